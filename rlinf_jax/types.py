@@ -1,0 +1,71 @@
+"""Protocols and batches that the parts of rlinf_jax share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import chex
+import jax
+from flax import struct
+
+Params = Any  # a pytree of arrays
+Metrics = dict[str, jax.Array]
+
+
+@struct.dataclass
+class Sequence:
+  """T consecutive steps of one environment, as a loss sees them.
+
+  Letters: T time. `obs`, like everything else, is of the step it stands at:
+  `action[t]` was chosen on seeing `obs[t]` and brought `reward[t]`.
+  """
+
+  obs: Any  # [T, ...] float32, normalised
+  action: jax.Array  # [T, ...] the head's raw action
+  log_prob: jax.Array  # [T] float32, of `action` when it was chosen
+  value: jax.Array  # [T] float32, the critic's when the batch was made
+  advantage: jax.Array  # [T] float32, normalised over the whole batch
+  target: jax.Array  # [T] float32, what the critic should say
+  reward: jax.Array  # [T] float32, scaled
+  terminated: jax.Array  # [T] bool
+  truncated: jax.Array  # [T] bool
+  is_first: jax.Array  # [T] bool: an episode begins here
+  mask: jax.Array  # [T] float32: 0 where the step must not be learnt from
+  carry: Any  # the recurrent state before the first step; () without one
+
+
+LossFn = Callable[
+  [Params, Sequence, chex.PRNGKey], tuple[jax.Array, dict[str, jax.Array]]
+]
+"""(params, one sequence, key) -> (loss, metrics), each [T] or [].
+
+A [T] loss is averaged over the steps that `mask` leaves in; a [] loss stands
+for each step of its sequence alike.
+"""
+
+
+class Environment(Protocol):
+  """The part of an env that algorithms look at."""
+
+  @property
+  def name(self) -> str: ...
+
+  @property
+  def reset(self) -> Callable[[chex.PRNGKey], Any]: ...
+
+  @property
+  def step(self) -> Callable[[Any, jax.Array], Any]: ...
+
+
+class Episodes(Protocol):
+  """An environment that resets itself; `envs.autoreset` makes them."""
+
+  @property
+  def env(self) -> Environment: ...
+
+  @property
+  def reset(self) -> Callable[[chex.PRNGKey], Any]: ...
+
+  @property
+  def step(self) -> Callable[..., tuple[Any, Any]]: ...
