@@ -31,7 +31,7 @@ class Sequence:
   terminated: jax.Array  # [T] bool
   truncated: jax.Array  # [T] bool
   is_first: jax.Array  # [T] bool: an episode begins here
-  mask: jax.Array  # [T] float32: 0 where the step must not be learnt from
+  mask: jax.Array  # [T] bool: False where a step must not be learnt from
   carry: Any  # the recurrent state before the first step; () without one
 
 
@@ -56,6 +56,12 @@ class Environment(Protocol):
 
   @property
   def step(self) -> Callable[[Any, jax.Array], Any]: ...
+
+  @property
+  def episode_length(self) -> int | None: ...
+
+  @property
+  def success_metric(self) -> str | None: ...
 
 
 class Episodes(Protocol):

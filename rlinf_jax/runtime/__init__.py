@@ -1,0 +1,1 @@
+"""Where programs run: meshes, and the arrays that live on them."""
