@@ -127,10 +127,17 @@ def _from_object(source: str, made: Any) -> state_lib.Env:
       f"{field!r}; return an Env, or an object with reset, step, action, "
       "episode_length and control_dt_s."
     )
-  fallback = {"name": source, "backend": "jax"} | state_lib.Env._field_defaults
+  defaults = state_lib.Env._field_defaults
+  optional: dict[str, Any] = {
+    field: getattr(made, field, default) for field, default in defaults.items()
+  }
   return state_lib.Env(
-    **{
-      field: getattr(made, field, fallback.get(field))
-      for field in state_lib.Env._fields
-    }
+    name=getattr(made, "name", source),
+    reset=made.reset,
+    step=made.step,
+    action=made.action,
+    episode_length=made.episode_length,
+    control_dt_s=made.control_dt_s,
+    backend=getattr(made, "backend", "jax"),
+    **optional,
   )

@@ -16,25 +16,23 @@ of 10, so an episode of 10 s has 500 steps.
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import jax
 import jax.numpy as jnp
 import mujoco
 
 from envs import physics as physics_lib
-from envs import rendering, rewards
+from envs import randomisation, rendering, rewards
 from envs import state as state_lib
-
-_XML = pathlib.Path(__file__).parent / "assets" / "cartpole_swingup.xml"
+from envs.tasks import models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
   """Settings of the task."""
 
-  control_dt_s: float = 0.02
   episode_length: int = 500
+  num_substeps: int = 2  # of 10 ms
   reset_noise: float = 0.1  # deviation, in rad and rad/s, m and m/s
 
 
@@ -56,11 +54,11 @@ def make(
     ValueError: if there is no such backend.
   """
   config = config or default_config()
-  mj_model = mujoco.MjModel.from_xml_path(str(_XML))
+  mj_model = models.load("cartpole_swingup")
   sim = physics_lib.make(
     mj_model,
     backend=physics,
-    num_substeps=round(config.control_dt_s / mj_model.opt.timestep),
+    num_substeps=config.num_substeps,
     num_threads=num_threads,
   )
 
@@ -94,7 +92,7 @@ def make(
     step=step,
     action=state_lib.Box(size=1),
     episode_length=config.episode_length,
-    control_dt_s=config.control_dt_s,
+    control_dt_s=config.num_substeps * mj_model.opt.timestep,
     backend=sim.backend,
     success_metric="upright",
     render=rendering.mujoco_render_fn(mj_model),
@@ -104,21 +102,10 @@ def make(
 def randomise_model(
   key: jax.Array, mj_model: mujoco.MjModel
 ) -> dict[str, jax.Array]:
-  """Returns masses within 30 % and the motor's gear within 20 %.
-
-  Consumes the key. Inertias scale with their masses.
-  """
-  key_mass, key_gear = jax.random.split(key)
-  scale = jax.random.uniform(
-    key_mass, (mj_model.nbody,), minval=0.7, maxval=1.3
+  """Returns masses within 30 %, the strength within 20 %; consumes the key."""
+  return randomisation.scaled(
+    key, mj_model, mass=(0.7, 1.3), strength=(0.8, 1.2)
   )
-  gear = jax.random.uniform(key_gear, minval=0.8, maxval=1.2)
-  return {
-    "body_mass": scale * jnp.asarray(mj_model.body_mass, jnp.float32),
-    "body_inertia": scale[:, None]
-    * jnp.asarray(mj_model.body_inertia, jnp.float32),
-    "actuator_gear": gear * jnp.asarray(mj_model.actuator_gear, jnp.float32),
-  }
 
 
 def observe(simulation: physics_lib.PhysicsState) -> jax.Array:

@@ -171,7 +171,9 @@ def swing(
   theta, speed = y + dt_s / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
   # A float32 angle that grows with every turn would lose its digits.
   turns = jnp.round(theta / (2.0 * jnp.pi))
-  return pendulum.replace(theta=theta - 2.0 * jnp.pi * turns, speed=speed)
+  return PendulumState(
+    theta=theta - 2.0 * jnp.pi * turns, speed=speed, model_values=values
+  )
 
 
 def observe(pendulum: PendulumState) -> jax.Array:
@@ -212,13 +214,15 @@ def render(states: Sequence[Any]) -> np.ndarray:
   uint8 [N, 320, 320, 3].
   """
   size = 320
-  theta_n = jnp.stack([jnp.asarray(s.physics.theta) for s in states])
-  rod_n = jax.vmap(functools.partial(draw_rod, size=size))(theta_n)
+  theta_n = np.stack([np.asarray(s.physics.theta) for s in states])
+  rods_fn = jax.jit(jax.vmap(functools.partial(draw_rod, size=size)))
   x, y, pixel = _grid(size)
-  disc = jnp.clip((0.05 - jnp.hypot(x, y)) / pixel + 0.5, 0.0, 1.0)
+  disc = np.clip((0.05 - np.hypot(x, y)) / pixel + 0.5, 0.0, 1.0)
   image = np.full((len(states), size, size, 3), _BACKGROUND, np.float32)
-  for cover, colour in ((rod_n, _ROD), (disc, _PIVOT)):
-    image += np.asarray(cover)[..., None] * (np.float32(colour) - image)
+  for cover, colour in ((rods_fn(theta_n), _ROD), (disc, _PIVOT)):
+    image += np.asarray(cover)[..., None] * (
+      np.asarray(colour, np.float32) - image
+    )
   return np.round(255.0 * image).astype(np.uint8)
 
 
@@ -231,7 +235,7 @@ def require_jax(physics: str, *, task: str) -> None:
     )
 
 
-def _grid(size: int) -> tuple[jax.Array, jax.Array, float]:
+def _grid(size: int) -> tuple[np.ndarray, np.ndarray, float]:
   """Returns x [1, size] to the right, y [size, 1] up, and a pixel's width."""
-  at = (jnp.arange(size, dtype=jnp.float32) + 0.5) * (2.0 / size) - 1.0
+  at = (np.arange(size, dtype=np.float32) + 0.5) * (2.0 / size) - 1.0
   return at[None, :], -at[:, None], 2.0 / size

@@ -16,17 +16,16 @@ ours: the slope makes it learnable from few steps.
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import jax
 import jax.numpy as jnp
 import mujoco
 
 from envs import physics as physics_lib
-from envs import rendering, rewards
+from envs import randomisation, rendering, rewards
 from envs import state as state_lib
+from envs.tasks import models
 
-_XML = pathlib.Path(__file__).parent / "assets" / "reacher.xml"
 _HEIGHT_M = 0.06  # of arm and target
 
 
@@ -34,8 +33,8 @@ _HEIGHT_M = 0.06  # of arm and target
 class Config:
   """Settings of the task."""
 
-  control_dt_s: float = 0.02
   episode_length: int = 200
+  num_substeps: int = 2  # of 10 ms
   nearest_target_m: float = 0.1
   farthest_target_m: float = 0.38
   success_m: float = 0.02
@@ -59,12 +58,12 @@ def make(
     ValueError: if there is no such backend.
   """
   config = config or default_config()
-  mj_model = mujoco.MjModel.from_xml_path(str(_XML))
+  mj_model = models.load("reacher")
   fingertip = mj_model.site("fingertip").id
   sim = physics_lib.make(
     mj_model,
     backend=physics,
-    num_substeps=round(config.control_dt_s / mj_model.opt.timestep),
+    num_substeps=config.num_substeps,
     fields=("site_xpos",),
     num_threads=num_threads,
   )
@@ -113,7 +112,7 @@ def make(
     step=step,
     action=state_lib.Box(size=2),
     episode_length=config.episode_length,
-    control_dt_s=config.control_dt_s,
+    control_dt_s=config.num_substeps * mj_model.opt.timestep,
     backend=sim.backend,
     success_metric="success",
     render=rendering.mujoco_render_fn(mj_model, mocap_fn=mocap),
@@ -123,23 +122,10 @@ def make(
 def randomise_model(
   key: jax.Array, mj_model: mujoco.MjModel
 ) -> dict[str, jax.Array]:
-  """Returns masses, joint damping and gears within 30 %; consumes the key.
-
-  Inertias scale with their masses.
-  """
-  key_mass, key_damping, key_gear = jax.random.split(key, 3)
-
-  def scale(key: jax.Array, field: str) -> jax.Array:
-    values = jnp.asarray(getattr(mj_model, field), jnp.float32)
-    by = jax.random.uniform(key, values.shape[:1], minval=0.7, maxval=1.3)
-    return values * by.reshape(-1, *[1] * (values.ndim - 1))
-
-  return {
-    "body_mass": scale(key_mass, "body_mass"),
-    "body_inertia": scale(key_mass, "body_inertia"),
-    "dof_damping": scale(key_damping, "dof_damping"),
-    "actuator_gear": scale(key_gear, "actuator_gear"),
-  }
+  """Returns masses, damping and strengths within 30 %; consumes the key."""
+  return randomisation.scaled(
+    key, mj_model, mass=(0.7, 1.3), damping=(0.7, 1.3), strength=(0.7, 1.3)
+  )
 
 
 def draw_target(key: jax.Array, config: Config) -> jax.Array:
