@@ -64,12 +64,6 @@ def check(mj_model: mujoco.MjModel, values: Mapping[str, jax.Array]) -> None:
     chex.assert_type(value, jnp.float32)
 
 
-def flatten(values: Mapping[str, jax.Array]) -> jax.Array:
-  """Returns the values in the order of their sorted names, float32 [V]."""
-  parts = [jnp.ravel(values[name]) for name in sorted(values)]
-  return jnp.concatenate(parts) if parts else jnp.zeros((0,), jnp.float32)
-
-
 def subtree_mass(mj_model: mujoco.MjModel, body_mass: np.ndarray) -> np.ndarray:
   """Returns body_subtreemass [..., nbody] of body_mass [..., nbody].
 
