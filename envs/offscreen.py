@@ -36,6 +36,8 @@ def draw(folder: pathlib.Path) -> None:
       data.qpos[:] = qpos_nq[i]
       data.mocap_pos[:], data.mocap_quat[:] = mocap_pos[i], mocap_quat[i]
       mujoco.mj_forward(mj_model, data)
+      # Twice, since an endless floor is laid around where the camera last was.
+      renderer.update_scene(data, camera=camera)
       renderer.update_scene(data, camera=camera)
       # Shadows reach only so far from a light: it walks along with the robot.
       # subtree_com[0] is the centre of mass of all that can move.
