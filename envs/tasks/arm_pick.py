@@ -1,0 +1,205 @@
+"""Pick a cube up with a 7-joint arm and hold it at a goal in the air.
+
+Observation: a dict of float32. "policy" [44]: what
+`envs.tasks.arm.proprioception` returns [32], from the gripper to the cube [3]
+in m, the cube's x and y axes [6], and from the cube to the goal [3] in m.
+"critic" [51]: the same, and what a camera does not show: the cube's velocity
+[3] in m/s and turning [3] in rad/s, and how well it is held [1].
+Action: [8], steps of the targets of joints and gripper; see `envs.tasks.arm`.
+Reward: 1/4 for reaching the cube, 1 - tanh(d / 0.2 m); 1/4 for holding it; 1/2
+for bringing it, held, to the goal, 1 - tanh(d / 0.2 m). It is held as far as it
+lies between the fingers (within 1.5 cm) and these would close further (by 1 cm)
+if nothing were in between.
+Success: the cube's centre is within 4 cm of the goal.
+Termination: never.
+
+Source: the task is a common one (e.g. Zakka et al. 2025, "MuJoCo Playground",
+arXiv 2502.08844); arm, start and reward are ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from envs import physics as physics_lib
+from envs import rewards
+from envs import state as state_lib
+from envs.tasks import arm
+
+# The open gripper points down at (0.45, 0, 0.15) m.
+_HOME = (0.0, 0.04, 0.0, 2.55, 0.0, 0.552, 0.0)
+_HALF_M = 0.02  # of the cube, in assets/arm_pick.xml
+
+randomise_model = arm.randomise_model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+  """Settings of the task."""
+
+  control_dt_s: float = 0.04
+  episode_length: int = 120
+  joint_noise_rad: float = 0.05
+  cube_low_m: tuple[float, float] = (0.4, -0.1)
+  cube_high_m: tuple[float, float] = (0.52, 0.1)
+  cube_yaw_rad: float = 0.3
+  goal_low_m: tuple[float, float, float] = (0.4, -0.12, 0.12)
+  goal_high_m: tuple[float, float, float] = (0.52, 0.12, 0.26)
+  success_m: float = 0.04
+
+
+def default_config() -> Config:
+  """Returns the settings that `make` takes when given none."""
+  return Config()
+
+
+def make(
+  config: Config | None = None,
+  *,
+  physics: str = "auto",
+  randomise: bool = False,
+  num_threads: int = 0,
+) -> state_lib.Env:
+  """Returns the task; arguments as in `envs.make`.
+
+  Raises:
+    ValueError: if there is no such backend.
+  """
+  config = config or default_config()
+  mj_model = arm.load("arm_pick", has_gripper=True)
+  sim = physics_lib.make(
+    mj_model,
+    backend=physics,
+    num_substeps=round(config.control_dt_s / mj_model.opt.timestep),
+    fields=arm.FIELDS,
+    num_threads=num_threads,
+  )
+
+  def reset(key: jax.Array) -> state_lib.State:
+    key_model, key_joints, key_cube, key_goal = jax.random.split(key, 4)
+    home = jnp.asarray(_HOME, jnp.float32)
+    joints = home + config.joint_noise_rad * jax.random.uniform(
+      key_joints, home.shape, minval=-1.0
+    )
+    fingers = jnp.full((2,), arm.OPEN_M, jnp.float32)
+    goal = jax.random.uniform(
+      key_goal,
+      (3,),
+      minval=jnp.asarray(config.goal_low_m),
+      maxval=jnp.asarray(config.goal_high_m),
+    )
+    simulation = sim.reset(
+      jnp.concatenate([joints, fingers, draw_cube(key_cube, config)]),
+      model_values=randomise_model(key_model, mj_model) if randomise else {},
+      mocap_pos=goal[None],
+    )
+    target = jnp.concatenate([joints, fingers[:1]])
+    return state_lib.initial_state(
+      observe(simulation, target, goal),
+      physics=simulation,
+      metrics={"success": 0.0, "distance_m": 0.0, "held": 0.0},
+      info={"goal": goal, "target": target},
+    )
+
+  def step(state: state_lib.State, action: jax.Array) -> state_lib.State:
+    goal = state.info["goal"]
+    target = arm.move_targets(
+      mj_model,
+      state.info["target"],
+      action,
+      position=arm.positions(mj_model, state.physics.data["qpos"]),
+    )
+    simulation = sim.step(state.physics, target)
+    cube, _ = arm.cube(mj_model, simulation)
+    distance = arm.norm(goal - cube)
+    reach = arm.norm(cube - arm.gripper(mj_model, simulation))
+    grip = held(reach, squeeze(simulation, target))
+    return state_lib.next_state(
+      state,
+      observe(simulation, target, goal),
+      reward=reward(reach, grip, distance),
+      physics=simulation,
+      metrics={
+        "success": distance < config.success_m,
+        "distance_m": distance,
+        "held": grip,
+      },
+      info={"goal": goal, "target": target},
+    )
+
+  def squeeze(
+    simulation: physics_lib.PhysicsState, target: jax.Array
+  ) -> jax.Array:
+    return (arm.positions(mj_model, simulation.data["qpos"]) - target)[-1]
+
+  def observe(
+    simulation: physics_lib.PhysicsState, target: jax.Array, goal: jax.Array
+  ) -> dict[str, jax.Array]:
+    cube, axes = arm.cube(mj_model, simulation)
+    gap = cube - arm.gripper(mj_model, simulation)
+    policy = jnp.concatenate(
+      [
+        arm.proprioception(mj_model, simulation, target),
+        gap,
+        axes[:, 0],
+        axes[:, 1],
+        goal - cube,
+      ]
+    )
+    grip = held(arm.norm(gap), squeeze(simulation, target))
+    velocity = simulation.data["qvel"][-6:]
+    critic = jnp.concatenate([policy, velocity, grip[None]])
+    return {"policy": policy, "critic": critic}
+
+  return state_lib.Env(
+    name="arm_pick",
+    reset=reset,
+    step=step,
+    action=state_lib.Box(size=mj_model.nu),
+    episode_length=config.episode_length,
+    control_dt_s=config.control_dt_s,
+    backend=sim.backend,
+    success_metric="success",
+    render=arm.render_fn(mj_model),
+  )
+
+
+def draw_cube(key: chex.PRNGKey, config: Config) -> jax.Array:
+  """Returns a pose [7] of the cube on the floor; consumes the key."""
+  key_xy, key_yaw = jax.random.split(key)
+  xy = jax.random.uniform(
+    key_xy,
+    (2,),
+    minval=jnp.asarray(config.cube_low_m),
+    maxval=jnp.asarray(config.cube_high_m),
+  )
+  yaw = config.cube_yaw_rad * jax.random.uniform(key_yaw, minval=-1.0)
+  return arm.cube_qpos(xy, yaw=yaw, half_m=_HALF_M)
+
+
+def held(reach: jax.Array, squeeze: jax.Array) -> jax.Array:
+  """Returns how well the cube is held, [] in [0, 1].
+
+  Args:
+    reach: from the gripper to the cube, m.
+    squeeze: how much further the fingers would close if they could, m.
+  """
+  is_between = rewards.tolerance(reach, bounds=(0.0, 0.015), margin=0.02)
+  return is_between * jnp.clip(squeeze / 0.01, 0.0, 1.0)
+
+
+def reward(reach: jax.Array, grip: jax.Array, distance: jax.Array) -> jax.Array:
+  """Returns the reward [] in [0, 1].
+
+  Args:
+    reach: from the gripper to the cube, m.
+    grip: how well the cube is held; see `held`.
+    distance: from the cube to the goal, m.
+  """
+  reached = arm.near(reach, scale_m=0.2)
+  place = arm.near(distance, scale_m=0.2)
+  return 0.25 * reached + 0.25 * grip + 0.5 * grip * place
