@@ -1,0 +1,66 @@
+# Every target creates and updates the environment it runs in by itself.
+#   make train ARGS="--env=cheetah_run --num_steps=10_000_000"
+#   make test PYTHON=python3.12
+
+ARGS ?=
+PYTEST_ARGS ?=
+VENV := .venv
+BENCH_VENV := .venv-bench
+RUN := $(VENV)/bin/python -m
+
+# On a machine with an NVIDIA GPU: JAX for the CUDA that its driver (and, for
+# CUDA 13, a chip from Turing on) can run.
+GPU = $(shell nvidia-smi --query-gpu=driver_version,compute_cap \
+  --format=csv,noheader 2>/dev/null | awk -F', *' 'NR == 1 && $$1 + 0 > 0 \
+  { print ($$1 + 0 >= 580 && $$2 + 0 >= 7.5) ? ",gpu" : ",gpu-cuda12" }')
+EXTRAS ?= dev$(GPU)
+
+# Read by libraries as they start, hence set here and in no module.
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+ifndef MUJOCO_GL # headless rendering, where it can work
+ifneq ($(shell PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | \
+  grep -F libEGL.so.1),)
+export MUJOCO_GL := egl
+endif
+endif
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help train test test-fast lint format types bench \
+  clean setup
+
+help: ## lists these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' \
+	  $(firstword $(MAKEFILE_LIST))
+
+train: setup ## trains a robot policy; ARGS="--help" lists the flags
+	@$(RUN) experiments.embodied $(ARGS)
+
+test: lint types ## lint, types and every test; PYTEST_ARGS="-k NAME" chooses
+	@$(RUN) pytest $(PYTEST_ARGS)
+
+test-fast: setup ## the tests that are not slow, in under 3 minutes
+	@$(RUN) pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: setup ## checks format and style
+	@$(RUN) ruff format --check .
+	@$(RUN) ruff check .
+
+format: setup ## formats, and mends what can be mended safely
+	@$(RUN) ruff check --fix-only --quiet .
+	@$(RUN) ruff format .
+
+types: setup ## checks the types
+	@$(RUN) mypy
+
+bench: ## compares with other PPOs, from an environment of its own
+	@.ci/venv $(BENCH_VENV) -r benchmarks/requirements.txt -e '.[$(EXTRAS)]'
+	@$(BENCH_VENV)/bin/python -m benchmarks.compare_ppo $(ARGS)
+
+setup: ## creates or updates the environment and does nothing else
+	@.ci/venv $(VENV) -e '.[$(EXTRAS)]'
+
+clean: ## removes the environments and every cache; runs/ stays
+	rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info .jax_cache \
+	  .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

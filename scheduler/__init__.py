@@ -1,0 +1,1 @@
+"""Planning and simulation of workflows will live here; nothing does yet."""
