@@ -150,7 +150,7 @@ def swing(
   """Returns the pendulum one control step later, by one Runge-Kutta step.
 
   Solves m l^2 theta'' = m g l sin theta - b theta' + torque. At 0.05 s the
-  classic fourth-order step loses 1e-6 of the energy in a second.
+  classic fourth-order step loses less than 1e-5 of 2 m g l in a second.
   """
   values = pendulum.model_values
   torque = config.max_torque_nm * jnp.clip(action[0], -1.0, 1.0)
