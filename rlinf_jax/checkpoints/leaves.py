@@ -54,10 +54,9 @@ def to_target(leaf: Any) -> jax.ShapeDtypeStruct | np.ndarray:
   """Returns what tells orbax a leaf's shape, dtype and devices."""
   if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
     return np.asarray(leaf)
-  sharding = leaf.sharding
-  if sharding is None:
-    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+  return jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=_find_sharding(leaf)
+  )
 
 
 def from_stored(value: Any, like: Any) -> Any:
@@ -70,7 +69,7 @@ def from_stored(value: Any, like: Any) -> Any:
 def make_empty(like: Any) -> Any:
   """Returns the leaf of size 0 that `like` describes."""
   if isinstance(like, jax.ShapeDtypeStruct):
-    return jnp.empty(like.shape, like.dtype, device=to_target(like).sharding)
+    return jnp.empty(like.shape, like.dtype, device=_find_sharding(like))
   return like
 
 
@@ -99,3 +98,11 @@ def flatten_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     else:
       flat[name] = value
   return flat
+
+
+def _find_sharding(
+  leaf: jax.Array | jax.ShapeDtypeStruct,
+) -> jax.sharding.Sharding:
+  if leaf.sharding is not None:
+    return leaf.sharding
+  return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

@@ -30,7 +30,7 @@ def plot_learning_curve(
   return_name: str = "return",
   success_name: str = "success",
   speed_name: str = "steps_per_s",
-  evaluation_prefix: str = "evaluation/",
+  evaluation_prefix: str = "eval/",
 ) -> pathlib.Path:
   """Draws return, success and steps/s against steps; returns the PNG's path.
 

@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import types
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,9 +74,11 @@ def open_writers(
     "tensorboard": lambda: open_tensorboard(
       directory, hparams=hparams, resume_step=resume_step
     ),
-    "wandb": lambda: open_wandb(directory, hparams=hparams, project=project),
+    "wandb": lambda: open_wandb(
+      directory, hparams=hparams, project=project, resume_step=resume_step
+    ),
     "swanlab": lambda: open_swanlab(
-      directory, hparams=hparams, project=project
+      directory, hparams=hparams, project=project, resume_step=resume_step
     ),
   }
   with contextlib.ExitStack() as stack:
@@ -169,32 +172,31 @@ def open_wandb(
   *,
   hparams: Mapping[str, Any] | None = None,
   project: str = "rlinf_jax",
+  resume_step: int | None = None,
 ) -> Writer:
   """Returns a writer to Weights & Biases, which needs the extra `trackers`.
 
-  WANDB_MODE=offline keeps everything below `directory`. A run that is resumed
-  in the same directory continues under the same id.
+  WANDB_MODE=offline keeps everything below `directory`. A resumed run has the
+  id of the run that was interrupted.
 
   Raises:
     ModuleNotFoundError: wandb is not installed.
   """
   wandb = _import_tracker("wandb")
   directory = pathlib.Path(directory).absolute()
-  directory.mkdir(parents=True, exist_ok=True)
-  id_path = directory / "wandb_id"
-  run_id = id_path.read_text() if id_path.exists() else wandb.util.generate_id()
-  id_path.write_text(run_id)
   run = wandb.init(
     project=project,
     name=directory.name,
-    id=run_id,
+    id=_find_run_id(directory / "wandb_id", is_resumed=resume_step is not None),
     resume="allow",
     dir=str(directory),
     config=_flatten(hparams or {}),
   )
+  # Its own step only grows: what a resumed run repeats would be dropped.
+  run.define_metric("*", step_metric="step")
 
   def write(step: int, values: Values) -> None:
-    run.log(_to_scalars(values), step=int(step))
+    run.log({"step": int(step), **_to_scalars(values)})
 
   return Writer(write=write, close=run.finish)
 
@@ -204,10 +206,12 @@ def open_swanlab(
   *,
   hparams: Mapping[str, Any] | None = None,
   project: str = "rlinf_jax",
+  resume_step: int | None = None,
 ) -> Writer:
   """Returns a writer to SwanLab, which needs the extra `trackers`.
 
-  SWANLAB_MODE=local or offline keeps everything below `directory`.
+  SWANLAB_MODE=offline keeps everything below `directory`. A resumed run has
+  the id of the run that was interrupted.
 
   Raises:
     ModuleNotFoundError: swanlab is not installed.
@@ -216,15 +220,28 @@ def open_swanlab(
   directory = pathlib.Path(directory).absolute()
   run = swanlab.init(
     project=project,
-    experiment_name=directory.name,
-    logdir=str(directory / "swanlog"),
+    name=directory.name,
+    id=_find_run_id(
+      directory / "swanlab_id", is_resumed=resume_step is not None
+    ),
+    resume="allow",
+    log_dir=str(directory / "swanlog"),
     config=_flatten(hparams or {}),
   )
 
   def write(step: int, values: Values) -> None:
     run.log(_to_scalars(values), step=int(step))
 
-  return Writer(write=write, close=swanlab.finish)
+  return Writer(write=write, close=run.finish)
+
+
+def _find_run_id(path: pathlib.Path, *, is_resumed: bool) -> str:
+  if is_resumed and path.exists():
+    return path.read_text()
+  run_id = uuid.uuid4().hex[:12]
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(run_id)
+  return run_id
 
 
 def _import_tracker(name: str) -> types.ModuleType:

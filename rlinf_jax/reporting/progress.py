@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import rich.bar
 import rich.console
 import rich.live
+import rich.progress_bar
 import rich.spinner
 import rich.table
 import rich.text
@@ -28,7 +28,7 @@ _HEARTBEAT_S = 30.0
 
 
 class Progress:
-  """How far a run is. Made by `open_progress`."""
+  """How far a run is, shown within a `with` block. Made by `open_progress`."""
 
   def __init__(
     self,
@@ -47,11 +47,26 @@ class Progress:
     self._start_s = self._line_s = clock()
     self._phases: list[tuple[str, float]] = []
     self._paused_s = 0.0
-    self._step = first_step
+    self._step = self._line_step = first_step
     self._values: dict[str, float] = {}
     self._notice = ""
     self._points = collections.deque([(0.0, first_step)])
     self._spinner = rich.spinner.Spinner("dots")
+    # Its thread is a daemon, and ends with the block.
+    self._live = rich.live.Live(
+      console=console, get_renderable=self.__rich__, refresh_per_second=4
+    )
+
+  def __enter__(self) -> Progress:
+    if self._is_live:
+      self._live.start(refresh=True)
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    if self._is_live:
+      self._live.stop()
+    elif self._line_step != self._step:
+      self._print_line(self._clock())
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
@@ -86,10 +101,8 @@ class Progress:
     points.append((self._stepping_s(now_s), step))
     while len(points) > 2 and points[-1][0] - points[1][0] > _WINDOW_S:
       points.popleft()
-    is_due = now_s - self._line_s >= self._line_every_s
-    if not self._is_live and (is_due or step >= self._total_steps):
-      self._line_s = now_s
-      self.print(self._describe())
+    if not self._is_live and now_s - self._line_s >= self._line_every_s:
+      self._print_line(now_s)
 
   def print(self, text: str) -> None:
     """Prints a line that stays, above the live display."""
@@ -117,16 +130,16 @@ class Progress:
   def __rich__(self) -> rich.console.RenderableType:
     """Returns the live display: a bar, the numbers, the phase."""
     grid = rich.table.Table.grid(padding=(0, 1))
-    bar = rich.bar.Bar(
-      max(1, self._total_steps), 0, self._step, width=30, color="green"
+    bar = rich.progress_bar.ProgressBar(
+      total=max(1, self._total_steps), completed=self._step, width=30
     )
     grid.add_row(bar, rich.text.Text(self._describe_steps()))
     lines: list[rich.console.RenderableType] = [
       grid,
       rich.text.Text(self._describe_numbers(), style="bold"),
     ]
-    if self._phases:
-      name, start_s = self._phases[-1]
+    # The display's thread must not see the list empty between two looks.
+    for name, start_s in self._phases[-1:]:
       duration = format_duration(self._clock() - start_s)
       self._spinner.update(text=rich.text.Text(f"{name} {duration}"))
       lines.append(self._spinner)
@@ -156,11 +169,12 @@ class Progress:
       self._paused_s += duration_s
     self.print(f"{name} {how}{format_duration(duration_s)}")
 
+  def _print_line(self, now_s: float) -> None:
+    self._line_s, self._line_step = now_s, self._step
+    self.print(f"{self._describe_steps()}  {self._describe_numbers()}")
+
   def _stepping_s(self, now_s: float) -> float:
     return now_s - self._start_s - self._paused_s
-
-  def _describe(self) -> str:
-    return f"{self._describe_steps()}  {self._describe_numbers()}"
 
   def _describe_steps(self) -> str:
     share = self._step / max(1, self._total_steps)
@@ -178,7 +192,6 @@ class Progress:
     return "  ".join(parts)
 
 
-@contextlib.contextmanager
 def open_progress(
   *,
   total_steps: int,
@@ -186,15 +199,16 @@ def open_progress(
   console: rich.console.Console | None = None,
   line_every_s: float = 10.0,
   clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Progress]:
-  """Yields a `Progress`; an error in the body is shown as it would be without.
+) -> Progress:
+  """Returns a `Progress`; an error in its block is shown as ever.
 
   Example::
 
     with progress.open_progress(total_steps=1_000_000) as display:
       with display.phase("compile iteration"):
         program = lowered.compile()
-      for step in ...:
+      while step < 1_000_000:
+        step, state = program(state)
         display.update(step, {"return": 12.3, "success": 0.5})
 
   Args:
@@ -204,24 +218,13 @@ def open_progress(
     line_every_s: how often steps get a plain line.
     clock: the time in seconds.
   """
-  progress = Progress(
+  return Progress(
     total_steps=total_steps,
     first_step=first_step,
     console=console or rich.console.Console(),
     line_every_s=line_every_s,
     clock=clock,
   )
-  if not progress._is_live:
-    yield progress
-    return
-  # Its thread is a daemon, and ends with the block.
-  live = rich.live.Live(
-    console=progress._console,
-    get_renderable=progress.__rich__,
-    refresh_per_second=4,
-  )
-  with live:
-    yield progress
 
 
 def format_duration(duration_s: float) -> str:
