@@ -116,13 +116,15 @@ def check_fits(
       host_bytes += item.device_bytes * len(item.devices)
     else:
       kind = item.devices[0].device_kind
-      needs.append((item.device_bytes, limit, item.name, f"each {kind}"))
-    needs.append((host_bytes, host_limit_bytes, item.name, "the host"))
+      needs.append((item.device_bytes, limit, item.name, f"of each {kind}"))
+    needs.append(
+      (host_bytes, host_limit_bytes, item.name, "that the host has left")
+    )
   lines = {}
   for needed, limit, name, place in sorted(needs, key=lambda n: n[0] / n[1]):
     lines[place] = (
-      f"{name} needs {format_bytes(needed)} of the {format_bytes(limit)} that"
-      f" {place} has left"
+      f"{name} needs {format_bytes(needed)} of the {format_bytes(limit)}"
+      f" {place}"
     )
     if needed > limit:
       lower = ", ".join(suggestions)

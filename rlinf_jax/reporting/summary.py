@@ -29,7 +29,8 @@ def describe_run(
     low = progress.format_number(returns.low)
     high = progress.format_number(returns.high)
     mean += f" [{low}, {high}]"
-  parts = [f"return {mean} over {returns.num} episodes"]
+  episodes = "episode" if returns.num == 1 else "episodes"
+  parts = [f"return {mean} over {returns.num} {episodes}"]
   if success is not None and math.isfinite(success.estimate):
     parts.append(
       f"success {success.estimate:.1%} [{success.low:.1%}, {success.high:.1%}]"

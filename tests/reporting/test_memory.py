@@ -77,10 +77,10 @@ def test_devices_with_memory_of_their_own_are_apart_from_the_host():
     estimates, device_limit_bytes=400, host_limit_bytes=100
   )
   assert line == (
-    "update needs 300 B of the 400 B that each cpu has left;"
+    "update needs 300 B of the 400 B of each cpu;"
     " update needs 50 B of the 100 B that the host has left"
   )
-  with pytest.raises(memory.InsufficientMemoryError, match="each cpu"):
+  with pytest.raises(memory.InsufficientMemoryError, match="of each cpu"):
     memory.check_fits(estimates, device_limit_bytes=200, host_limit_bytes=100)
 
 

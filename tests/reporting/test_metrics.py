@@ -14,6 +14,8 @@ from tensorboardX.proto import event_pb2
 
 from rlinf_jax.reporting import metrics
 
+_SESSION_START = event_pb2.SessionLog.START
+
 
 def _write(path, rows, *, resume_step=None):
   writer = metrics.open_jsonl(path, resume_step=resume_step)
@@ -122,6 +124,15 @@ def test_tensorboard_gets_means_seeds_and_settings(tmp_path):
   assert metrics.read_jsonl(tmp_path / metrics.FILE_NAME) == [
     {"step": 4, "return": [1.0, 3.0], "loss": None}
   ]
+
+
+def test_tensorboard_is_told_where_a_run_resumes(tmp_path):
+  with metrics.open_writers(tmp_path, resume_step=5):
+    pass
+  (path,) = tmp_path.glob("events.*")
+  events = map(event_pb2.Event.FromString, _read_records(path.read_bytes()))
+  starts = [e.step for e in events if e.session_log.status == _SESSION_START]
+  assert starts == [6]
 
 
 class _Run:

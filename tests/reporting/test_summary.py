@@ -27,4 +27,4 @@ def test_what_is_not_known_is_left_out():
     wall_time_s=2.0,
     steps_per_s=900.0,
   )
-  assert line == "return 812 over 1 episodes; 1,000 steps in 2.0 s; 900 steps/s"
+  assert line == "return 812 over 1 episode; 1,000 steps in 2.0 s; 900 steps/s"
