@@ -110,7 +110,7 @@ class Mlp(nnx.Module):
     )
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns float32 [T, num_outputs] of x, float [T, input_size]."""
+    """Returns float32 [N, num_outputs] of x, float [N, input_size]."""
     for i in range(self.num_hidden):
       x = self.activation(getattr(self, f"hidden_{i}")(x))
     return self.output(x)
@@ -121,11 +121,11 @@ def obs_size(obs: policy.Obs) -> int:
   return sum(math.prod(x.shape) for x in jax.tree.leaves(obs))
 
 
-def flatten(obs_t: policy.Obs) -> jax.Array:
-  """Returns all leaves [T, ...] of an observation as one float32 [T, size]."""
+def flatten(obs_bt: policy.Obs) -> jax.Array:
+  """Returns all leaves [B, T, ...] of observations as float32 [B T, size]."""
   leaves = [
-    x.reshape(x.shape[0], -1).astype(jnp.float32)
-    for x in jax.tree.leaves(obs_t)
+    x.reshape(x.shape[0] * x.shape[1], -1).astype(jnp.float32)
+    for x in jax.tree.leaves(obs_bt)
   ]
   return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, axis=-1)
 
@@ -139,6 +139,6 @@ class _Memoryless(nnx.Module):
   def initial_carry(self):
     return ()
 
-  def __call__(self, obs_t, carry, is_first_t):
-    del is_first_t  # nothing to forget
-    return self.network(flatten(obs_t)), carry
+  def __call__(self, obs_bt, carry, is_first_bt):
+    outputs = self.network(flatten(obs_bt))
+    return outputs.reshape(*is_first_bt.shape, -1), carry
