@@ -8,11 +8,11 @@ VENV := .venv
 BENCH_VENV := .venv-bench
 RUN := $(VENV)/bin/python -m
 
-# On a machine with an NVIDIA GPU: JAX for the CUDA that its driver (and, for
-# CUDA 13, a chip from Turing on) can run.
+# On a machine with an NVIDIA GPU: Warp, and JAX for the CUDA that its driver and
+# its chip can run (CUDA 13: from driver 580 and Turing on).
 GPU = $(shell nvidia-smi --query-gpu=driver_version,compute_cap \
   --format=csv,noheader 2>/dev/null | awk -F', *' 'NR == 1 && $$1 + 0 > 0 \
-  { print ($$1 + 0 >= 580 && $$2 + 0 >= 7.5) ? ",gpu" : ",gpu-cuda12" }')
+  { print ($$1 + 0 >= 580 && $$2 + 0 >= 7.5) ? ",warp,gpu" : ",warp,gpu-cuda12" }')
 EXTRAS ?= dev$(GPU)
 
 # Read by libraries as they start, hence set here and in no module.
@@ -54,7 +54,8 @@ types: setup ## checks the types
 	@$(RUN) mypy
 
 bench: ## compares with other PPOs, from an environment of its own
-	@.ci/venv $(BENCH_VENV) -r benchmarks/requirements.txt -e '.[$(EXTRAS)]'
+	@.ci/venv $(BENCH_VENV) -r benchmarks/requirements.txt \
+	  -e '.[brax$(GPU)]'
 	@$(BENCH_VENV)/bin/python -m benchmarks.compare_ppo $(ARGS)
 
 setup: ## creates or updates the environment and does nothing else
