@@ -28,7 +28,7 @@ def plot_learning_curve(
   *,
   title: str,
   return_name: str = "return",
-  success_name: str = "success",
+  success_name: str | None = "success",
   speed_name: str = "steps_per_s",
   evaluation_prefix: str = "eval/",
 ) -> pathlib.Path:
@@ -43,7 +43,8 @@ def plot_learning_curve(
     png_path: where to draw; its directory is made.
     title: above the picture, for instance the task and the algorithm.
     return_name: of the metric on the left axis.
-    success_name: of the share of successes, on the right axis.
+    success_name: of the share of successes, on the right axis; None where the
+      task knows no success.
     speed_name: of the steps per second, in the panel below.
     evaluation_prefix: before the names of the same metrics in evaluations.
 
@@ -58,7 +59,7 @@ def plot_learning_curve(
       f"No row of {jsonl_path} has a finite {return_name!r}: there is nothing"
       " to draw."
     )
-  success = _read_series(rows, success_name)
+  success = success_name and _read_series(rows, success_name)
   speed = _read_series(rows, speed_name)
   figure = matplotlib.figure.Figure(
     figsize=(8.0, 5.0), dpi=150, layout="constrained"
@@ -79,7 +80,7 @@ def plot_learning_curve(
     _draw(top, returns, _RETURN_COLOR)
   _draw_evaluations(top, evaluations, _RETURN_COLOR)
   _dress(top, "return", _RETURN_COLOR)
-  if success is not None:
+  if success_name and success:
     right = top.twinx()
     _draw(right, success, _SUCCESS_COLOR)
     _draw_evaluations(

@@ -13,14 +13,14 @@ _GREEN = np.asarray([0x2A, 0x8F, 0x5C]) / 255
 _GREY = np.asarray([0x77, 0x80, 0x8A]) / 255
 
 
-def _draw(directory, rows):
+def _draw(directory, rows, **settings):
   path = directory / metrics.FILE_NAME
   writer = metrics.open_jsonl(path)
   for step, values in rows:
     writer.write(step, values)
   writer.close()
   png = curves.plot_learning_curve(
-    path, directory / "plots" / "curve.png", title="reacher"
+    path, directory / "plots" / "curve.png", title="reacher", **settings
   )
   return image.imread(png)[..., :3]
 
@@ -53,6 +53,11 @@ def test_a_rising_return_is_drawn_rising(tmp_path):
 def test_success_has_an_axis_of_its_own(tmp_path):
   picture = _draw(tmp_path, _rows(success=0.5))
   assert _count(picture, _GREEN) > 500
+
+
+def test_a_task_without_success_has_no_such_axis(tmp_path):
+  picture = _draw(tmp_path, _rows(success=0.0), success_name=None)
+  assert _count(picture, _GREEN) == 0
 
 
 def test_speed_has_a_panel_of_its_own_below(tmp_path):
