@@ -64,5 +64,4 @@ def _scale(values: np.ndarray, factor: jax.Array) -> jax.Array:
   """Returns values [N, ...] times factor, [N] or [1]."""
   factor = factor.reshape((-1,) + (1,) * (values.ndim - 1))
   shape = np.broadcast_shapes(factor.shape, values.shape)
-  values = jnp.asarray(values, jnp.float32)
-  return values * jnp.broadcast_to(factor, shape)
+  return jnp.asarray(values, jnp.float32) * jnp.broadcast_to(factor, shape)
