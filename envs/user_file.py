@@ -41,13 +41,7 @@ def make(
       take a setting that was asked for, or if it is no proper Env.
   """
   source = f"{path}:{attribute}"
-  module = _load(path)
-  if not hasattr(module, attribute):
-    found = [name for name in vars(module) if not name.startswith("_")]
-    raise ValueError(
-      f"{path} has no {attribute!r}; it has {', '.join(found) or 'nothing'}."
-    )
-  made = getattr(module, attribute)
+  made = load(source)
   # (given, whether it differs from the default)
   settings = {
     "config": (config, config is not None),
@@ -64,6 +58,28 @@ def make(
   env = made if isinstance(made, state_lib.Env) else _from_object(source, made)
   validation.check(env, source=source)
   return env
+
+
+def load(source: str) -> Any:
+  """Returns what the file of "path/to/file.py:NAME" calls NAME.
+
+  Raises:
+    ValueError: if `source` is not of that form, or there is no such file or
+      name in it.
+  """
+  path, colon, attribute = source.rpartition(":")
+  if not colon or not path.endswith(".py"):
+    raise ValueError(
+      f"Given {source!r}, expected 'path/to/file.py:NAME': a Python file and a"
+      " name that it defines."
+    )
+  module = _load(path)
+  if not hasattr(module, attribute):
+    found = [name for name in vars(module) if not name.startswith("_")]
+    raise ValueError(
+      f"{path} has no {attribute!r}; it has {', '.join(found) or 'nothing'}."
+    )
+  return getattr(module, attribute)
 
 
 def _load(path: str) -> types.ModuleType:

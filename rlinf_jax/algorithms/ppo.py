@@ -75,7 +75,7 @@ class Config:
   value_clip: float | None = None
   value_huber_delta: float | None = None
   entropy_weight: float = 1e-3
-  reward_scale: float = 1.0
+  reward_scale: float = 0.1
   normalise_obs: bool = True
   pool_size: int = 256
   quantum: int | None = None
@@ -467,8 +467,8 @@ def _episode_metrics(outcome: Any, counts_tb: jax.Array) -> types.Metrics:
 
   return {
     "episodes": num_ended,
-    "episode_return": mean(outcome.episode_return),
-    "episode_length": mean(outcome.episode_length),
+    "return": mean(outcome.episode_return),
+    "length": mean(outcome.episode_length),
     "success": mean(outcome.is_solved),
     "reward": jnp.sum(jnp.where(counts_tb, outcome.reward, 0.0))
     / jnp.maximum(jnp.sum(counts_tb, dtype=jnp.float32), 1.0),

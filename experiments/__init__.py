@@ -1,0 +1,1 @@
+"""Command lines: absl flags and wiring. Run as `python -m experiments.NAME`."""

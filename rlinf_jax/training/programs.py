@@ -1,0 +1,163 @@
+"""The compiled programs of a run, and what they need of memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rlinf_jax import flow
+from rlinf_jax.algorithms import evaluation, ppo
+from rlinf_jax.reporting import memory, progress
+from rlinf_jax.runtime import meshes
+
+DEFAULT_MAX_STEPS = 1000
+
+
+class Programs(NamedTuple):
+  """What a run executes, compiled, and what the state looks like.
+
+  Attributes:
+    init: () -> TrainState.
+    iterate: (TrainState, num_steps) -> (TrainState, metrics); the state is
+      donated.
+    iterate_last: the same with fewer rows, for the steps that whole iterations
+      leave over; None where there are none.
+    state: the state's shapes, dtypes and shardings, to restore onto.
+    estimates: what each program needs of memory.
+  """
+
+  init: Callable[[], ppo.TrainState]
+  iterate: Callable[..., Any]
+  iterate_last: Callable[..., Any] | None
+  state: Any
+  estimates: list[memory.Estimate]
+
+
+class Evaluation(NamedTuple):
+  """How a policy is judged, jitted.
+
+  Attributes:
+    evaluate: (Actor, key) -> `evaluation.Episodes`, leaves [N], or [seeds, N].
+    record: (Actor, key) -> (states, length) of one episode of one seed.
+    max_steps: at which an episode is cut off.
+  """
+
+  evaluate: Callable[..., evaluation.Episodes]
+  record: Callable[..., Any]
+  max_steps: int
+
+
+def compile_programs(
+  algorithm: ppo.Ppo,
+  *,
+  num_steps: int,
+  seed: int,
+  num_seeds: int,
+  mesh: jax.sharding.Mesh | None,
+  display: progress.Progress,
+) -> Programs:
+  """Returns the programs of a run; runs nothing.
+
+  Args:
+    algorithm: from `ppo.make`.
+    num_steps: environment steps of the whole run, of each seed.
+    seed: the first seed.
+    num_seeds: policies trained at once, by `vmap`, with seeds from `seed` on.
+    mesh: devices to divide the environments over; None is the first device.
+    display: where phases are named and timed.
+  """
+  config = algorithm.config
+
+  def init() -> ppo.TrainState:
+    keys = [jax.random.key(seed + i) for i in range(num_seeds)]
+    if num_seeds == 1:
+      return algorithm.init(keys[0])
+    return jax.vmap(algorithm.init)(jnp.stack(keys))
+
+  abstract = jax.eval_shape(init)
+  shardings = None
+  if mesh is not None:
+    shardings = _shardings(abstract, mesh, axis=min(num_seeds - 1, 1))
+    abstract = jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      abstract,
+      shardings,
+    )
+
+  def compile_iteration(num_rows: int) -> jax.stages.Compiled:
+    iteration = functools.partial(_iteration, algorithm, num_rows)
+    if num_seeds > 1:
+      iteration = jax.vmap(iteration, in_axes=(0, None))
+    program = flow.fuse(iteration, mesh=mesh, donate=(0,))
+    return program.lower(abstract, jax.ShapeDtypeStruct((), "int32")).compile()
+
+  with display.phase("compile initial state"):
+    compiled_init = jax.jit(init, out_shardings=shardings).lower().compile()
+  with display.phase("compile iteration"):
+    iterate = compile_iteration(config.unroll_length)
+  left_over = num_steps % (config.num_envs * config.unroll_length)
+  iterate_last = None
+  if left_over:
+    with display.phase("compile last iteration"):
+      iterate_last = compile_iteration(-(-left_over // config.num_envs))
+  estimates = [
+    memory.estimate(compiled_init, name="making the initial state"),
+    memory.estimate(iterate, name="an iteration"),
+  ]
+  return Programs(compiled_init, iterate, iterate_last, abstract, estimates)
+
+
+def make_evaluation(
+  algorithm: ppo.Ppo,
+  env: Any,
+  carry: Any,
+  *,
+  num_episodes: int,
+  num_seeds: int,
+  max_steps: int | None = None,
+) -> Evaluation:
+  """Returns jitted programs that judge the policy's mode.
+
+  Args:
+    algorithm: whose `act_best` is judged.
+    env: the environment, without auto-reset.
+    carry: the policy's memory before the first step.
+    num_episodes: per seed.
+    num_seeds: leading axis of the actor, where above 1.
+    max_steps: per episode; the environment's time limit by default.
+  """
+  max_steps = max_steps or env.episode_length or DEFAULT_MAX_STEPS
+
+  def evaluate(actor: ppo.Actor, key: Any) -> evaluation.Episodes:
+    act = functools.partial(algorithm.act_best, actor)
+    return evaluation.evaluate(
+      env, act, carry, key, num_episodes=num_episodes, max_steps=max_steps
+    )
+
+  def record(actor: ppo.Actor, key: Any) -> Any:
+    act = functools.partial(algorithm.act_best, actor)
+    return evaluation.record(env, act, carry, key, num_steps=max_steps)
+
+  if num_seeds > 1:
+    evaluate = jax.vmap(evaluate, in_axes=(0, None))
+  return Evaluation(jax.jit(evaluate), jax.jit(record), max_steps)
+
+
+def _iteration(
+  algorithm: ppo.Ppo, num_rows: int, state: ppo.TrainState, num_steps: jax.Array
+) -> Any:
+  return algorithm.iteration(state, num_rows, num_steps)
+
+
+def _shardings(
+  state: ppo.TrainState, mesh: jax.sharding.Mesh, *, axis: int
+) -> ppo.TrainState:
+  whole = meshes.replicate(state, mesh)
+  return whole.replace(
+    sim=meshes.split(state.sim, mesh, axis=axis),
+    carry=meshes.split(state.carry, mesh, axis=axis),
+  )
