@@ -1,10 +1,10 @@
 """The `mujoco` backend: MuJoCo's C engine as a pure function of arrays.
 
 Many simulations run on a thread pool (`mujoco.batch.Batch`, MuJoCo >= 4) behind
-one batched `jax.pure_callback`. A simulation between two calls is nothing but
-the arrays of its `PhysicsState`: its row of the integration state, its model
-values and, during a step, its controls. Buffers are pooled; no call can see
-what an earlier one left in them.
+one batched callback. A simulation between two calls is nothing but the arrays
+of its `PhysicsState`: its row of the integration state, its model values and,
+during a step, its controls. Buffers are pooled; no call can see what an earlier
+one left in them.
 
 Two facts shape this file. Callbacks cannot return 64-bit arrays while x64 is
 off, so a float64 row of n numbers travels as uint32 [2 n]. And a callback costs
@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+from jax.experimental import buffer_callback
 from mujoco import batch as mujoco_batch
 
 from envs.physics import fields as fields_lib
@@ -199,8 +200,10 @@ class _Buffers:
       begin = end
     ctrl[:] = bits_b[:, row_size:].view(np.float32)
 
-  def run(self, call: Callable[[], None]) -> tuple[np.ndarray, np.ndarray]:
-    """Runs `call` and returns (row [B, 2 R] uint32, packed [B, P] float32).
+  def run(
+    self, call: Callable[[], None], row_b: np.ndarray, packed_b: np.ndarray
+  ) -> None:
+    """Runs `call` and writes the results, [B, 2 R] and [B, P] uint32.
 
     A simulation in which the engine raised an error or met a bad number, and
     which it therefore left as it was or reset by itself, comes back as NaN.
@@ -209,12 +212,12 @@ class _Buffers:
     number_b[:] = _SILENT
     with contextlib.suppress(mujoco_batch.SimulationError):
       call()
-    if len(self._carried) == 1:
-      row_b = self.batch.state[:, self._carried[0]].copy()
-    else:
-      parts = [self.batch.state[:, part] for part in self._carried]
-      row_b = np.concatenate(parts, axis=1)
-    packed_b = np.empty((len(row_b), self._layout.size), np.float32)
+    row_b, packed_b = row_b.view(np.float64), packed_b.view(np.float32)
+    begin = 0
+    for part in self._carried:
+      end = begin + part.stop - part.start
+      row_b[:, begin:end] = self.batch.state[:, part]
+      begin = end
     begin = 0
     for output in self._outputs:
       end = begin + output.shape[1]
@@ -231,7 +234,6 @@ class _Buffers:
       packed_b[:, -1] = np.where(
         full_b < _SILENT, full_b, full_b - _SILENT
       ).sum(axis=1)
-    return row_b.view(np.uint32), packed_b
 
 
 class _Pool:
@@ -270,46 +272,75 @@ class _Pool:
       idle.append(buffers)
 
 
-def _reset_rows(buffers, bits_b):
+def _reset_rows(buffers, bits_b, out):
   buffers.load_start(bits_b.view(np.float32))
-  return buffers.run(buffers.batch.forward)
+  buffers.run(buffers.batch.forward, *out)
 
 
-def _step_rows(buffers, bits_b, *, num_substeps):
+def _step_rows(buffers, bits_b, out, *, num_substeps):
   buffers.load_rows(bits_b)
-  return buffers.run(lambda: buffers.batch.step(nstep=num_substeps))
+  buffers.run(lambda: buffers.batch.step(nstep=num_substeps), *out)
 
 
 def _callback(rows_fn, pool):
   """Returns `rows_fn` as a function of traced arrays of one simulation.
 
-  Its arguments are joined into one vector of bits: what a callback costs is
-  its number of arguments, 0.05 ms each on 2 cores, hardly their size.
+  Its arguments are joined into one vector of bits: a callback costs per
+  argument and hardly per byte.
+
+  On the CPU the callback works in place on XLA's buffers. `jax.pure_callback`
+  would first make JAX arrays of them, by a copy on the very threads that all
+  wait for callbacks when eight virtual devices step at once: they never wake
+  (seen with jax 0.10.2, 8 devices on 2 cores, arguments above 100 kB). It
+  serves the other platforms, where threads that run callbacks are their own.
   """
 
-  def host(names, bits):
-    lead = bits.shape[:-1]
-    size = math.prod(lead)
-    bits_b = np.asarray(bits).reshape(size, bits.shape[-1])
-    with pool.lend(size, names) as buffers:
-      bits_b = buffers.load_values(bits_b)
-      row_b, packed_b = rows_fn(buffers, bits_b)
-    return row_b.reshape(*lead, -1), packed_b.reshape(*lead, -1)
+  def host(names, bits, outs):
+    bits, *outs = (
+      x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (bits, *outs)
+    )
+    with pool.lend(len(bits), names) as buffers:
+      rows_fn(buffers, buffers.load_values(bits), outs)
 
-  results = (
-    jax.ShapeDtypeStruct((pool.row_size,), jnp.uint32),
-    jax.ShapeDtypeStruct((pool.layout.size,), jnp.float32),
-  )
+  def in_place(names, context, outs, bits):
+    del context
+    host(names, np.asarray(bits), [np.asarray(out) for out in outs])
+
+  def copying(names, bits):
+    bits = np.asarray(bits)
+    outs = [np.empty(bits.shape[:-1] + x.shape, x.dtype) for x in results]
+    host(names, bits, outs)
+    return outs
+
+  results = [
+    jax.ShapeDtypeStruct((size,), jnp.uint32)
+    for size in (pool.row_size, pool.layout.size)
+  ]
 
   @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
   def call(names, *parts):
     bits = [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in parts]
-    return jax.pure_callback(
-      functools.partial(host, names),
-      results,
-      jnp.concatenate(bits),
-      vmap_method="broadcast_all",
+    bits = jnp.concatenate(bits)
+    outs = jax.lax.platform_dependent(
+      bits,
+      cpu=buffer_callback.buffer_callback(
+        functools.partial(in_place, names),
+        results,
+        vmap_method="broadcast_all",
+      ),
+      default=lambda bits: jax.pure_callback(
+        functools.partial(copying, names),
+        results,
+        bits,
+        vmap_method="broadcast_all",
+      ),
     )
+    # Callbacks drop what shard_map knows of its argument (over which mesh axes
+    # it varies). Joining with zero bits of the argument gives it back; XLA
+    # removes the operation.
+    zero = bits[:1] & jnp.uint32(0)
+    row, packed = (out | jnp.broadcast_to(zero, out.shape) for out in outs)
+    return row, jax.lax.bitcast_convert_type(packed, jnp.float32)
 
   @call.defjvp
   def refuse(names, primals, tangents):
