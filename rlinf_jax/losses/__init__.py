@@ -11,11 +11,22 @@ from rlinf_jax.losses.advantages import (
   group_standardised,
   vtrace,
 )
+from rlinf_jax.losses.aggregations import masked_sum
+from rlinf_jax.losses.divergences import kl_k1, kl_k2, kl_k3
+from rlinf_jax.losses.surrogates import clipped_surrogate, is_clipped
+from rlinf_jax.losses.values import value_loss
 
 __all__ = [
+  "clipped_surrogate",
   "gae",
   "group_centred",
   "group_leave_one_out",
   "group_standardised",
+  "is_clipped",
+  "kl_k1",
+  "kl_k2",
+  "kl_k3",
+  "masked_sum",
+  "value_loss",
   "vtrace",
 ]

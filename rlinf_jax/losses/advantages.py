@@ -204,7 +204,7 @@ def group_leave_one_out(reward_g: jax.Array) -> jax.Array:
     AssertionError: reward_g is not a float array of rank 1.
     ValueError: G is 1.
 
-  Source: Ahmadian et al., "Back to Basics" (RLOO), arXiv 2402.14740, eq. 8.
+  Source: Ahmadian et al., "Back to Basics" (RLOO), arXiv 2402.14740.
   """
   centred_g = group_centred(reward_g)
   size = reward_g.shape[0]
@@ -217,7 +217,12 @@ def group_leave_one_out(reward_g: jax.Array) -> jax.Array:
 
 
 def _check_steps(
-  reward_t, value_t, next_value_t, terminated_t, truncated_t, mask_t
+  reward_t: jax.Array,
+  value_t: jax.Array,
+  next_value_t: jax.Array,
+  terminated_t: jax.Array,
+  truncated_t: jax.Array,
+  mask_t: jax.Array | None,
 ) -> jax.Array:
   """Checks the arguments that all estimators share; returns the mask."""
   if mask_t is None:

@@ -1,6 +1,8 @@
 """Policies: networks at the definition, plain functions and arrays in use."""
 
 from rlinf_jax.models import normaliser
+from rlinf_jax.models.cnn import cnn_policy
+from rlinf_jax.models.gru import gru_policy
 from rlinf_jax.models.heads import (
   Head,
   categorical,
@@ -17,6 +19,8 @@ __all__ = [
   "actor_critic",
   "categorical",
   "clipped_gaussian",
+  "cnn_policy",
+  "gru_policy",
   "mlp_policy",
   "normaliser",
   "tanh_gaussian",

@@ -103,7 +103,7 @@ def clipped_gaussian(
     ValueError: unless size >= 1 and 0 <= min_std < initial_std.
 
   Source: Schulman et al., "Proximal Policy Optimization Algorithms", arXiv
-    1707.06347, section 6.1.
+    1707.06347, section 6.1, where the environment clips.
   """
   split = _gaussian_outputs(size, initial_std, min_std)
 

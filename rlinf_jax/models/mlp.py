@@ -13,9 +13,8 @@ from rlinf_jax.models import heads, policy
 
 ActivationFn = Callable[[jax.Array], jax.Array]
 
-# Policies start close to their head's outputs of 0, whatever they see: of all
-# choices of initialisation in Andrychowicz et al. (arXiv 2006.05990), section
-# 3.2, this mattered most.
+# A policy starts close to outputs of 0 whatever it sees, as Andrychowicz et al.
+# (arXiv 2006.05990, section 3.2) recommend.
 POLICY_SCALE = 0.01
 
 
@@ -131,14 +130,14 @@ def flatten(obs_bt: policy.Obs) -> jax.Array:
 
 
 class _Memoryless(nnx.Module):
-  """A network of flattened observations that carries nothing along."""
+  """A perceptron of flattened observations that carries nothing along."""
 
-  def __init__(self, network):
-    self.network = network
+  def __init__(self, mlp):
+    self.mlp = mlp
 
   def initial_carry(self):
     return ()
 
   def __call__(self, obs_bt, carry, is_first_bt):
-    outputs = self.network(flatten(obs_bt))
+    outputs = self.mlp(flatten(obs_bt))
     return outputs.reshape(*is_first_bt.shape, -1), carry
