@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flax import struct
 import jax
 import mujoco
+from flax import struct
 
 
 @struct.dataclass
