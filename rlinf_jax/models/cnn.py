@@ -132,17 +132,16 @@ class _Cnn(nnx.Module):
   def initial_carry(self):
     return ()
 
-  def __call__(self, obs_bt, carry, is_first_bt):
+  def __call__(self, obs_t, carry, is_first_t):
+    del is_first_t  # nothing to forget
     features = []
-    for i, leaf in enumerate(jax.tree.leaves(obs_bt)):
-      x = leaf.reshape(is_first_bt.size, *leaf.shape[2:])
+    for i, x in enumerate(jax.tree.leaves(obs_t)):
       if _is_image(x[0]):
         for j in range(self.num_convolutions):
           convolution = getattr(self, f"image_{i}_convolution_{j}")
           x = self.activation(convolution(x))
-      features.append(x.reshape(is_first_bt.size, -1).astype(jnp.float32))
-    outputs = self.mlp(jnp.concatenate(features, axis=-1))
-    return outputs.reshape(*is_first_bt.shape, -1), carry
+      features.append(mlp.flatten(x))
+    return self.mlp(jnp.concatenate(features, axis=-1)), carry
 
 
 def _is_image(x: Any) -> bool:

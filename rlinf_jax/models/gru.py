@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rlinf_jax.models import heads, mlp, policy
+from rlinf_jax.models import heads, linear, mlp, policy
 
 
 def gru_policy(
@@ -59,7 +59,7 @@ class _Gru(nnx.Module):
   """An encoder, a memory h that is 0 where an episode begins, a linear layer.
 
   r, z, n = W x + b             all steps at once, by the encoder's last layer
-  u, v, w = U h
+  u, v, w = U h + d
   m = tanh(n + sigmoid(r + u) w)
   h' = m + sigmoid(z + v) (h - m)
   """
@@ -86,43 +86,36 @@ class _Gru(nnx.Module):
       compute_dtype=compute_dtype,
       rngs=rngs,
     )
-    self.recurrence = nnx.Linear(
+    self.recurrence = linear.Linear(
       memory_size,
       3 * memory_size,
-      use_bias=False,
-      dtype=compute_dtype,
-      kernel_init=nnx.initializers.orthogonal(),
+      scale=1.0,
+      compute_dtype=compute_dtype,
       rngs=rngs,
     )
-    self.output = mlp.Mlp(
+    self.output = linear.Linear(
       memory_size,
-      (),
       num_outputs,
-      output_scale=output_scale,
-      activation=activation,
-      compute_dtype=compute_dtype,
+      scale=output_scale,
+      compute_dtype=jnp.float32,
       rngs=rngs,
     )
 
   def initial_carry(self):
     return jnp.zeros(self.memory_size)
 
-  def __call__(self, obs_bt, carry, is_first_bt):
-    num_sequences, num_steps = is_first_bt.shape
-    gates_bt = self.encoder(mlp.flatten(obs_bt))
-    gates_bt = gates_bt.reshape(num_sequences, num_steps, -1)
+  def __call__(self, obs_t, carry, is_first_t):
+    gates_t = self.encoder(mlp.flatten(obs_t))
 
-    def step(memory_b, inputs):
-      gates_b, is_first_b = inputs
-      memory_b = jnp.where(is_first_b[:, None], 0.0, memory_b)
-      recurrent_b = self.recurrence(memory_b).astype(jnp.float32)
-      r, z, n = jnp.split(gates_b, 3, axis=-1)
-      u, v, w = jnp.split(recurrent_b, 3, axis=-1)
-      new_b = jnp.tanh(n + jax.nn.sigmoid(r + u) * w)
-      memory_b = new_b + jax.nn.sigmoid(z + v) * (memory_b - new_b)
-      return memory_b, memory_b
+    def step(memory, inputs):
+      gates, is_first = inputs
+      memory = jnp.where(is_first, 0.0, memory)
+      recurrent = self.recurrence(memory[None])[0].astype(jnp.float32)
+      r, z, n = jnp.split(gates, 3)
+      u, v, w = jnp.split(recurrent, 3)
+      new = jnp.tanh(n + jax.nn.sigmoid(r + u) * w)
+      memory = new + jax.nn.sigmoid(z + v) * (memory - new)
+      return memory, memory
 
-    time_major = (gates_bt.swapaxes(0, 1), is_first_bt.T)
-    carry, memory_tb = jax.lax.scan(step, carry, time_major)
-    memory = memory_tb.swapaxes(0, 1).reshape(-1, self.memory_size)
-    return self.output(memory).reshape(num_sequences, num_steps, -1), carry
+    carry, memory_t = jax.lax.scan(step, carry, (gates_t, is_first_t))
+    return self.output(memory_t), carry

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rlinf_jax.models import heads, policy
+from rlinf_jax.models import heads, linear, policy
 
 ActivationFn = Callable[[jax.Array], jax.Array]
 
@@ -92,24 +92,24 @@ class Mlp(nnx.Module):
     self.activation = activation
     # Named, not listed: checkpointers turn integer keys into strings.
     for i in range(self.num_hidden):
-      layer = nnx.Linear(
+      layer = linear.Linear(
         sizes[i],
         sizes[i + 1],
-        dtype=compute_dtype,
-        kernel_init=nnx.initializers.orthogonal(math.sqrt(2)),
+        scale=math.sqrt(2),
+        compute_dtype=compute_dtype,
         rngs=rngs,
       )
       setattr(self, f"hidden_{i}", layer)
-    self.output = nnx.Linear(
+    self.output = linear.Linear(
       sizes[-1],
       num_outputs,
-      dtype=jnp.float32,
-      kernel_init=nnx.initializers.orthogonal(output_scale),
+      scale=output_scale,
+      compute_dtype=jnp.float32,
       rngs=rngs,
     )
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns float32 [N, num_outputs] of x, float [N, input_size]."""
+    """Returns float32 [T, num_outputs] of x, float [T, input_size]."""
     for i in range(self.num_hidden):
       x = self.activation(getattr(self, f"hidden_{i}")(x))
     return self.output(x)
@@ -120,11 +120,11 @@ def obs_size(obs: policy.Obs) -> int:
   return sum(math.prod(x.shape) for x in jax.tree.leaves(obs))
 
 
-def flatten(obs_bt: policy.Obs) -> jax.Array:
-  """Returns all leaves [B, T, ...] of observations as float32 [B T, size]."""
+def flatten(obs_t: policy.Obs) -> jax.Array:
+  """Returns all leaves [T, ...] of observations as one float32 [T, size]."""
   leaves = [
-    x.reshape(x.shape[0] * x.shape[1], -1).astype(jnp.float32)
-    for x in jax.tree.leaves(obs_bt)
+    x.reshape(x.shape[0], -1).astype(jnp.float32)
+    for x in jax.tree.leaves(obs_t)
   ]
   return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, axis=-1)
 
@@ -138,6 +138,6 @@ class _Memoryless(nnx.Module):
   def initial_carry(self):
     return ()
 
-  def __call__(self, obs_bt, carry, is_first_bt):
-    outputs = self.mlp(flatten(obs_bt))
-    return outputs.reshape(*is_first_bt.shape, -1), carry
+  def __call__(self, obs_t, carry, is_first_t):
+    del is_first_t  # nothing to forget
+    return self.mlp(flatten(obs_t)), carry

@@ -23,26 +23,21 @@ NetworkFn = Callable[..., nnx.Module]
 
 
 class Policy(NamedTuple):
-  """An actor and a critic, over sequences of steps of environments.
+  """An actor and a critic, for one sequence of one environment.
 
-  `apply` takes one sequence [T, ...], or many at once under any leading axes
-  [*batch, T, ...]. Results are those of `vmap`, but all steps of all sequences
-  go through a layer in one matrix product, forward and backward; gradients
-  through `vmap` took 1.7 to 1.9 times as long (256 x 16 steps, 64 and 256 wide
-  layers, 2 CPU cores, 2026-11). To vmap over seeds, whose parameters differ, is
-  right and fast.
+  Callers vmap: over environments with shared parameters, over seeds with
+  parameters that have a leading axis.
 
   Attributes:
     head: what the outputs mean.
     init: key -> params; the key is consumed.
-    initial_carry: () -> one environment's memory before its first step, without
-      batch axes; () where there is no memory.
-    apply: (params, obs_t, carry, is_first_t) -> (outputs_t, value_t, carry),
-      where obs_t has leaves [*batch, T, ...], T = 1 when acting; carry, leaves
-      [*batch, ...], is what is remembered before the first step and, returned,
-      after the last; it is forgotten before each step at which is_first_t, bool
-      [*batch, T], says that an episode begins; outputs_t is float32 [*batch, T,
-      head.num_outputs], value_t float32 [*batch, T].
+    initial_carry: () -> one environment's memory before its first step; () of a
+      policy without memory.
+    apply: (params, obs_t, carry, is_first_t) -> (outputs_t float32 [T,
+      head.num_outputs], value_t float32 [T], carry). obs_t has leaves [T, ...],
+      T = 1 when acting; carry is what is remembered before the first step and,
+      returned, after the last; it is forgotten before each step at which
+      is_first_t, bool [T], says that an episode begins.
   """
 
   head: heads.Head
@@ -62,9 +57,8 @@ def actor_critic(obs: Obs, head: heads.Head, network_fn: NetworkFn) -> Policy:
       function: it may know what the robot cannot.
     head: the distribution over actions.
     network_fn: (obs, num_outputs, *, is_policy, rngs) -> nnx.Module with
-      methods `initial_carry()`, of one environment, and `__call__(obs_bt,
-      carry_b, is_first_bt) -> (outputs_bt float32 [B, T, num_outputs],
-      carry_b)`, always with one batch axis B.
+      methods `initial_carry()` and `__call__(obs_t, carry, is_first_t) ->
+      (outputs_t float32 [T, num_outputs], carry)`.
 
   Raises:
     ValueError: obs is a dict without an entry "policy".
@@ -85,19 +79,14 @@ def actor_critic(obs: Obs, head: heads.Head, network_fn: NetworkFn) -> Policy:
     return abstract.initial_carry()
 
   def apply(params, obs_t, carry, is_first_t):
+    chex.assert_rank(is_first_t, 1)
     chex.assert_type(is_first_t, bool)
-    batch_shape = is_first_t.shape[:-1]
     jax.tree.map(
       lambda spec, x: chex.assert_shape(x, is_first_t.shape + spec.shape),
       obs,
       obs_t,
     )
-    chex.assert_tree_shape_prefix(carry, batch_shape)
-    flat = lambda x: x.reshape(-1, *x.shape[len(batch_shape) :])
-    restored = lambda x: x.reshape(*batch_shape, *x.shape[1:])
-    module = nnx.merge(graphdef, params)
-    results = module(*jax.tree.map(flat, (obs_t, carry, is_first_t)))
-    return jax.tree.map(restored, results)
+    return nnx.merge(graphdef, params)(obs_t, carry, is_first_t)
 
   return Policy(head, init, initial_carry, apply)
 
@@ -121,20 +110,20 @@ class _ActorCritic(nnx.Module):
     carry = (self.policy.initial_carry(), self.value.initial_carry())
     return carry if jax.tree.leaves(carry) else ()
 
-  def __call__(self, obs_bt, carry, is_first_bt):
+  def __call__(self, obs_t, carry, is_first_t):
     policy_carry, value_carry = carry or ((), ())
-    outputs_bt, policy_carry = self.policy(
-      _policy_obs(obs_bt), policy_carry, is_first_bt
+    outputs_t, policy_carry = self.policy(
+      _policy_obs(obs_t), policy_carry, is_first_t
     )
-    value_bt, value_carry = self.value(
-      _critic_obs(obs_bt), value_carry, is_first_bt
+    value_t, value_carry = self.value(
+      _critic_obs(obs_t), value_carry, is_first_t
     )
     if self.num_shared:
-      shape = (*is_first_bt.shape, self.num_shared)
-      shared_bt = jnp.broadcast_to(self.shared[None, None], shape)
-      outputs_bt = jnp.concatenate([outputs_bt, shared_bt], axis=-1)
+      shape = (is_first_t.shape[0], self.num_shared)
+      shared_t = jnp.broadcast_to(self.shared[None], shape)
+      outputs_t = jnp.concatenate([outputs_t, shared_t], axis=-1)
     carry = (policy_carry, value_carry) if carry else ()
-    return outputs_bt, value_bt[..., 0], carry
+    return outputs_t, value_t[:, 0], carry
 
 
 def _policy_obs(obs: Obs) -> Obs:
