@@ -245,8 +245,13 @@ def _dtype(x: Any) -> Any:
   return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
 
 
-@functools.lru_cache(maxsize=1024)
 def _traced(call: _Call, avals: tuple[Any, ...]) -> Any:
+  return _traced_under(call, avals, jax.sharding.get_abstract_mesh())
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced_under(call: _Call, avals: tuple[Any, ...], mesh: Any) -> Any:
+  del mesh  # the ambient one; a jaxpr belongs to the mesh it was traced under
   jaxpr = jax.make_jaxpr(call)(*avals)
   if any(isinstance(c, jax.core.Tracer) for c in jaxpr.consts):
     raise ValueError(

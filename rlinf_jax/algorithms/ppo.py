@@ -160,8 +160,8 @@ def ppo_loss(policy: policies.Policy, config: Config) -> types.LossFn:
       "policy_loss": surrogate_t,
       "value_loss": value_loss_t,
       "entropy": entropy_t,
-      "kl": losses.k3(batch.log_prob, log_prob_t),
-      "clip_fraction": losses.clip_fraction(
+      "kl": losses.kl_k3(batch.log_prob, log_prob_t),
+      "clip_fraction": losses.is_clipped(
         log_prob_t,
         batch.log_prob,
         clip_low=config.clip_low,
@@ -276,11 +276,11 @@ def make(
 
     return jax.vmap(one, in_axes=(1, 1, 0))(rollout_tb, mask_tb, carry_b)
 
-  @flow.stage(items={1: 1, 2: 1}, reduces="sum")
+  @flow.stage(items={1: 1, 2: 1}, reduces="sum", quantum=config.quantum)
   def observe(stats: Any, obs_tb: Any, mask_tb: Any) -> Any:
     return normaliser.summarise(stats, obs_tb, weight=mask_tb)
 
-  @flow.stage(items={0: 0}, reduces="sum")
+  @flow.stage(items={0: 0}, reduces="sum", quantum=config.quantum)
   def moments(batch_b: types.Sequence) -> Any:
     mask_bt = batch_b.mask.astype(jnp.float32)
     advantage_bt = batch_b.advantage * mask_bt

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rlinf_jax import flow, types
+from rlinf_jax import flow, losses, types
 
 
 @struct.dataclass
@@ -100,8 +100,8 @@ def _sum_valid(x_b: jax.Array, mask_bt: jax.Array) -> jax.Array:
   """Returns the sum over valid steps of a loss or metric, [B, T] or [B]."""
   if x_b.ndim == 1:
     x_b = jnp.broadcast_to(x_b[:, None], mask_bt.shape)
-  chex.assert_equal_shape([x_b, mask_bt])
-  return jnp.sum(jnp.where(mask_bt, x_b, 0.0))
+  sum_b, _ = jax.vmap(losses.masked_sum)(x_b, mask_bt)
+  return jnp.sum(sum_b)
 
 
 @contextlib.contextmanager
