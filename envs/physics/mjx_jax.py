@@ -47,12 +47,14 @@ def make(
       return jnp.int32(0)
     return jnp.all(contact.dist < contact.includemargin).astype(jnp.int32)
 
+  blank = mjx.make_data(mj_model, impl="jax")
   return mjx_step.make(
     mj_model,
     backend="mjx",
     mjx_model=mjx.put_model(mj_model, impl="jax"),
-    mjx_data=mjx.make_data(mj_model, impl="jax"),
+    data_fn=lambda _: blank,
     overflow_fn=overflow,
+    batch_fn=lambda of_size: of_size(1),
     num_substeps=num_substeps,
     fields=fields,
   )

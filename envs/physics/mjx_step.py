@@ -36,6 +36,7 @@ _CARRIED = (
 )
 
 OverflowFn = Callable[[mjx.Data], jax.Array]
+BatchFn = Callable[[Callable[[int], Callable[..., Any]]], Callable[..., Any]]
 
 
 def make(
@@ -43,8 +44,9 @@ def make(
   *,
   backend: str,
   mjx_model: mjx.Model,
-  mjx_data: mjx.Data,
+  data_fn: Callable[[int], mjx.Data],
   overflow_fn: OverflowFn,
+  batch_fn: BatchFn,
   num_substeps: int,
   fields: Sequence[str],
 ) -> state_lib.Physics:
@@ -54,8 +56,11 @@ def make(
     mj_model: the model it was made from.
     backend: "mjx" or "warp".
     mjx_model: the model, on one of MJX's implementations.
-    mjx_data: data of that implementation, as `mjx.make_data` leaves it.
+    data_fn: number of simulations that will share it -> data of that
+      implementation, as `mjx.make_data` leaves it.
     overflow_fn: data after a substep -> how much was dropped in it, [] int32.
+    batch_fn: number of simulations -> function of one simulation, to that
+      function with the number filled in when it is vmapped.
     num_substeps: calls of `mjx.step` per step.
     fields: mjData fields that `PhysicsState.data` shall hold besides qpos, qvel
       and time.
@@ -66,22 +71,21 @@ def make(
   """
   shapes = fields_lib.layout(mj_model, fields).shapes
 
-  def model(values: Mapping[str, jax.Array]) -> mjx.Model:
-    values = dict(values)
-    if "body_mass" in values:
-      values["body_subtreemass"] = jnp.dot(
-        _descendants(mj_model), values["body_mass"], precision="highest"
-      )
-    return mjx_model.tree_replace(values)
+  def calling(mjx_fn):
+    """Returns `mjx_fn` from (values, fields that are set) to what we keep."""
 
-  def pack(d: mjx.Data, overflow: jax.Array) -> tuple[Any, Any, jax.Array]:
-    carried = {name: getattr(d, name) for name in _CARRIED}
-    data = {
-      name: jnp.reshape(_get(d, name), shape).astype(jnp.float32)
-      for name, shape in shapes.items()
-    }
-    is_bad = _is_bad(d)
-    return *_nan_where(is_bad, (carried, data)), overflow
+    def of_size(num_simulations):
+      blank = data_fn(num_simulations)
+
+      def call(values, given):
+        model = mjx_model.tree_replace(_complete(mj_model, values))
+        return _keep(mjx_fn(model, blank.replace(**given)), shapes, overflow_fn)
+
+      return call
+
+    return batch_fn(of_size)
+
+  forward, substep = calling(mjx.forward), calling(mjx.step)
 
   def reset(
     qpos: jax.Array,
@@ -91,17 +95,14 @@ def make(
     mocap_pos: jax.Array | None = None,
     mocap_quat: jax.Array | None = None,
   ) -> state_lib.PhysicsState:
-    qpos, qvel, mocap_pos, mocap_quat = fields_lib.start(
+    start = fields_lib.start(
       mj_model, qpos, qvel=qvel, mocap_pos=mocap_pos, mocap_quat=mocap_quat
     )
     values = dict(model_values or {})
     model_values_lib.check(mj_model, values)
+    names = ("qpos", "qvel", "mocap_pos", "mocap_quat")
     with _as_mjx_expects():
-      d = mjx_data.replace(
-        qpos=qpos, qvel=qvel, mocap_pos=mocap_pos, mocap_quat=mocap_quat
-      )
-      d = mjx.forward(model(values), d)
-      internal, data, overflow = pack(d, overflow_fn(d))
+      internal, data, overflow = forward(values, dict(zip(names, start)))
     return state_lib.PhysicsState(
       internal=internal, data=data, model_values=values, overflow=overflow
     )
@@ -112,19 +113,15 @@ def make(
     chex.assert_shape(ctrl, (mj_model.nu,))
     chex.assert_type(ctrl, jnp.float32)
 
-    def substep(_, carry):
-      carried, _, overflow = carry
-      d = mjx_data.replace(**carried, ctrl=ctrl)
-      d = mjx.step(model(state.model_values), d)
-      return pack(d, overflow + overflow_fn(d))
+    def body(_, carry):
+      given, _, overflow = carry
+      kept = substep(state.model_values, {**given, "ctrl": ctrl})
+      return *kept[:2], overflow + kept[2]
 
+    # The derived fields of the last substep replace those of the others.
+    carry = (state.internal, state.data, jnp.zeros_like(state.overflow))
     with _as_mjx_expects():
-      internal, data, overflow = jax.lax.fori_loop(
-        0,
-        num_substeps,
-        substep,
-        (state.internal, state.data, jnp.zeros_like(state.overflow)),
-      )
+      internal, data, overflow = jax.lax.fori_loop(0, num_substeps, body, carry)
     return state.replace(internal=internal, data=data, overflow=overflow)
 
   return state_lib.Physics(
@@ -147,25 +144,36 @@ def _as_mjx_expects() -> Iterator[None]:
     yield
 
 
-def _get(d: mjx.Data, name: str) -> jax.Array:
-  """Returns a field of the data, or of the implementation's own part."""
-  is_public = name in {f.name for f in dataclasses.fields(d)}
-  return getattr(d if is_public else d._impl, name)
+def _complete(
+  mj_model: mujoco.MjModel, values: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+  """Returns the values, and body_subtreemass where body_mass is among them."""
+  values = dict(values)
+  if "body_mass" in values:
+    is_below = np.eye(mj_model.nbody, dtype=np.float32)  # column below row
+    for body in range(mj_model.nbody - 1, 0, -1):
+      is_below[mj_model.body_parentid[body]] += is_below[body]
+    values["body_subtreemass"] = is_below @ values["body_mass"]
+  return values
 
 
-def _is_bad(d: mjx.Data) -> jax.Array:
-  """True where MuJoCo would call the state bad: NaN, or beyond mjMAXVAL."""
+def _keep(
+  d: mjx.Data, shapes: Mapping[str, tuple[int, ...]], overflow_fn: OverflowFn
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
+  """Returns what is carried, what tasks read, and the overflow.
+
+  NaN where MuJoCo would call the state bad: not a number, or beyond mjMAXVAL.
+  """
   numbers = jnp.concatenate([d.qpos, d.qvel, d.qacc, d.ctrl])
-  return ~jnp.all(jnp.abs(numbers) <= mujoco.mjMAXVAL)
-
-
-def _nan_where(is_bad: jax.Array, tree: Any) -> Any:
-  return jax.tree.map(lambda x: jnp.where(is_bad, jnp.nan, x), tree)
-
-
-def _descendants(mj_model: mujoco.MjModel) -> np.ndarray:
-  """Returns [nbody, nbody] float32: 1 where column is row or below it."""
-  below = np.eye(mj_model.nbody, dtype=np.float32)
-  for body in range(mj_model.nbody - 1, 0, -1):
-    below[mj_model.body_parentid[body]] += below[body]
-  return below
+  is_good = jnp.all(jnp.abs(numbers) <= mujoco.mjMAXVAL)
+  public = {field.name for field in dataclasses.fields(d)}
+  carried = {name: getattr(d, name) for name in _CARRIED}
+  data = {
+    name: jnp.reshape(getattr(d if name in public else d._impl, name), shape)
+    for name, shape in shapes.items()
+  }
+  carried, data = jax.tree.map(
+    lambda x: jnp.where(is_good, x.astype(jnp.float32), jnp.nan),
+    (carried, data),
+  )
+  return carried, data, overflow_fn(d)
