@@ -35,7 +35,7 @@ import mujoco
 from envs import physics as physics_lib
 from envs import rendering
 from envs import state as state_lib
-from envs.adapters import extras
+from envs.adapters import foreign
 from envs.physics import fields as fields_lib
 
 _INPUTS = ("qpos", "qvel", "mocap_pos", "mocap_quat")
@@ -69,8 +69,10 @@ def make(
     FileNotFoundError: for a task whose robot Playground would download.
     MissingExtraError: if Playground is not installed.
   """
-  mjx_env = extras.require("mujoco_playground._src.mjx_env", extra="playground")
-  registry = extras.require(
+  mjx_env = foreign.require(
+    "mujoco_playground._src.mjx_env", extra="playground"
+  )
+  registry = foreign.require(
     "mujoco_playground._src.registry", extra="playground"
   )
   if randomise:
@@ -86,18 +88,17 @@ def make(
   probe = _Substitute(
     name, task.mj_model, backend="mujoco", fields=fields_lib.ALLOWED
   )
-  _trace(_env(name, task, mjx_env, probe, backend="mujoco"))
-  backend = physics_lib.choose(physics)
+  _trace(_env(name, task, mjx_env, probe), action_size=task.action_size)
   substitute = _Substitute(
     name,
     task.mj_model,
-    backend=backend,
+    backend=physics_lib.choose(physics),
     fields=sorted(probe.fields_read),
     num_threads=num_threads,
   )
   for num_substeps in sorted(probe.num_substeps_used):
     substitute.physics(num_substeps)
-  return _env(name, task, mjx_env, substitute, backend=backend)
+  return _env(name, task, mjx_env, substitute)
 
 
 def _check_name(name: str, registry: Any, mjx_env: Any) -> None:
@@ -144,17 +145,17 @@ def _check_model(name: str, mj_model: mujoco.MjModel) -> None:
 
 
 def _env(
-  name: str, task: Any, mjx_env: Any, substitute: _Substitute, *, backend: str
+  name: str, task: Any, mjx_env: Any, substitute: _Substitute
 ) -> state_lib.Env:
   """Returns the Env of `task` with `substitute` in the place of MJX."""
   reset_fn = substitute.bind(task.reset)
   step_fn = substitute.bind(task.step)
 
   def reset(key: chex.PRNGKey) -> state_lib.State:
-    with extras.promotion():
+    with foreign.promotion():
       first = reset_fn(key)
     return state_lib.initial_state(
-      _obs(first.obs),
+      foreign.observation(first.obs),
       physics=substitute.settle(first.data),
       metrics=first.metrics,
       info=first.info,
@@ -172,11 +173,11 @@ def _env(
       metrics=dict(state.metrics),
       info=jax.tree.map(lambda x: x, state.info),
     )
-    with extras.promotion():
+    with foreign.promotion():
       own = step_fn(own, action)
     return state_lib.next_state(
       state,
-      _obs(own.obs),
+      foreign.observation(own.obs),
       reward=own.reward,
       terminated=own.done > 0.5,
       physics=substitute.settle(own.data),
@@ -191,27 +192,20 @@ def _env(
     action=state_lib.Box(size=task.action_size),
     episode_length=int(task._config.episode_length),
     control_dt_s=float(task.dt),
-    backend=backend,
+    backend=substitute.backend,
     render=rendering.mujoco_render_fn(
       task.mj_model, mocap_fn=_mocap if task.mj_model.nmocap else None
     ),
   )
 
 
-def _obs(obs: Any) -> Any:
-  names = {"state": "policy", "privileged_state": "critic"}
-  if isinstance(obs, Mapping):
-    obs = {names.get(key, key): value for key, value in obs.items()}
-  return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), obs)
-
-
 def _mocap(state: state_lib.State) -> tuple[jax.Array, jax.Array]:
   return state.physics.data["mocap_pos"], state.physics.data["mocap_quat"]
 
 
-def _trace(env: state_lib.Env) -> None:
+def _trace(env: state_lib.Env, *, action_size: int) -> None:
   state = jax.eval_shape(env.reset, jax.random.key(0))
-  action = jax.ShapeDtypeStruct((env.action.size,), jnp.float32)
+  action = jax.ShapeDtypeStruct((action_size,), jnp.float32)
   jax.eval_shape(env.step, state, action)
 
 
@@ -219,6 +213,8 @@ class _Substitute:
   """`envs.physics` in the place of MJX, for one task.
 
   Attributes:
+    name: the task's.
+    backend: "mujoco", "mjx" or "warp".
     fields_read: the mjData fields that the task has read while being traced.
     num_substeps_used: likewise, the numbers of substeps it has stepped by.
   """
@@ -233,12 +229,12 @@ class _Substitute:
     num_threads: int = 0,
   ):
     self.name = name
+    self.backend = backend
     self.fields_read = set(_INPUTS[2:]) if mj_model.nmocap else set()
     self.num_substeps_used = {1}
     self._mj_model = mj_model
-    self._settings = dict(
-      backend=backend, fields=fields, num_threads=num_threads
-    )
+    self._fields = tuple(fields)
+    self._num_threads = num_threads
     self._physics: dict[int, physics_lib.Physics] = {}
 
   def physics(self, num_substeps: int) -> physics_lib.Physics:
@@ -246,7 +242,11 @@ class _Substitute:
     self.num_substeps_used.add(num_substeps)
     if num_substeps not in self._physics:
       self._physics[num_substeps] = physics_lib.make(
-        self._mj_model, num_substeps=num_substeps, **self._settings
+        self._mj_model,
+        backend=self.backend,
+        num_substeps=num_substeps,
+        fields=self._fields,
+        num_threads=self._num_threads,
       )
     return self._physics[num_substeps]
 

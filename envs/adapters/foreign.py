@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 class MissingExtraError(ImportError):
@@ -51,3 +53,19 @@ def promotion() -> Iterator[None]:
     jax.numpy_rank_promotion("allow"),
   ):
     yield
+
+
+def observation(obs: Any) -> Any:
+  """Returns an observation of Playground or Brax in the form of ours.
+
+  Args:
+    obs: an array, or a dict with "state" for the policy and where there is one
+      "privileged_state" for the critic.
+
+  Returns:
+    float32 arrays; a dict's entries are called "policy" and "critic".
+  """
+  names = {"state": "policy", "privileged_state": "critic"}
+  if isinstance(obs, Mapping):
+    obs = {names.get(key, key): value for key, value in obs.items()}
+  return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), obs)
