@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
-from absl import app, flags
+from absl import app, flags, logging
 
 import envs
 from experiments import recipes
@@ -160,7 +160,7 @@ def main(argv: list[str]) -> None:
   """Trains, evaluates and reports."""
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-  _configure_jax()
+  _configure()
   try:
     settings, directory = _settings()
     env, judge, algorithm = recipes.build(
@@ -169,10 +169,12 @@ def main(argv: list[str]) -> None:
       num_eval_episodes=FLAGS.num_eval_episodes,
     )
     mesh = _mesh()
+    ppo.check_config(
+      settings.recipe.ppo, num_devices=1 if mesh is None else mesh.size
+    )
   except (ValueError, ImportError) as error:
     # What was asked for cannot be had; the message is for whoever asked.
     sys.exit(f"error: {error}")
-  settings = dataclasses.replace(settings, physics=env.backend)
   print(
     f"{env.name} on {env.backend} physics, {_describe_devices(mesh)};"
     f" run folder {directory}"
@@ -181,6 +183,11 @@ def main(argv: list[str]) -> None:
     print(
       f"{env.name} keeps state outside the program: a resumed run goes on with"
       " fresh episodes, not bitwise as if never interrupted"
+    )
+  if FLAGS.resume is not None and FLAGS["num_steps"].present:
+    print(
+      "with another --num_steps the learning rate falls along another line: the"
+      " run is not bitwise one that was never interrupted"
     )
   num_steps = settings.recipe.num_steps
   options = training.Options(
@@ -200,8 +207,8 @@ def main(argv: list[str]) -> None:
       algorithm,
       judge,
       options,
-      metadata=recipes.to_json(settings),
-      must_match=recipes.must_match(settings),
+      metadata={**recipes.to_json(settings), "backend": env.backend},
+      must_match=["backend", *recipes.must_match(settings)],
       mesh=mesh,
       has_success=env.success_metric is not None,
     )
@@ -215,7 +222,9 @@ def main(argv: list[str]) -> None:
   _report(settings, env, judge, result, directory)
 
 
-def _configure_jax() -> None:
+def _configure() -> None:
+  if not FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)
   if FLAGS.num_devices is not None:
     jax.config.update("jax_num_cpu_devices", FLAGS.num_devices)
   if FLAGS.compilation_cache:
@@ -255,7 +264,7 @@ def _with_flags(base: recipes.Settings) -> recipes.Settings:
     return {k: getattr(FLAGS, k) for k in names if FLAGS[k].present}
 
   sizes = {
-    k: tuple(int(n) for n in v)
+    k: _to_sizes(k, v)
     for k, v in given(["policy_sizes", "value_sizes"]).items()
   }
   network = dataclasses.replace(
@@ -272,6 +281,15 @@ def _with_flags(base: recipes.Settings) -> recipes.Settings:
   )
   names = ["env", "physics", "randomise", "seed", "num_seeds", "loss"]
   return dataclasses.replace(base, recipe=recipe, **given(names))
+
+
+def _to_sizes(flag: str, names: list[str]) -> tuple[int, ...]:
+  if not all(name.isdecimal() and int(name) > 0 for name in names):
+    raise ValueError(
+      f"--{flag}={','.join(names)} must be positive whole numbers, such as"
+      f" --{flag}=64,64"
+    )
+  return tuple(int(name) for name in names)
 
 
 def _mesh() -> jax.sharding.Mesh | None:
@@ -308,6 +326,7 @@ def _report(
     )
     return
   if FLAGS.video:
+    print("rendering the policy ...", flush=True)
     print(
       recipes.write_video(env, judge, result.actor, directory / "policy.mp4")
     )

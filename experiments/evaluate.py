@@ -17,7 +17,7 @@ import sys
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
 import envs
 from experiments import recipes
@@ -35,7 +35,7 @@ flags.DEFINE_enum(
   "physics",
   None,
   ["auto", "mujoco", "mjx", "warp"],
-  "Physics backend. Default: the one it was trained on.",
+  "Physics backend. Default: as in training.",
 )
 flags.DEFINE_bool(
   "randomise", None, "Draw model values at reset. Default: as in training."
@@ -52,6 +52,8 @@ def main(argv: list[str]) -> None:
   """Evaluates, renders, exports."""
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+  if not FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)
   directory = pathlib.Path(FLAGS.run_dir)
   saved = directory / training.CHECKPOINTS
   try:

@@ -188,7 +188,7 @@ def adam(
   )
 
 
-def check_config(config: Config) -> None:
+def check_config(config: Config, *, num_devices: int = 1) -> None:
   """Raises ValueError for sizes that do not fit together."""
   for name in ("num_envs", "unroll_length", "num_epochs", "num_minibatches"):
     if getattr(config, name) < 1:
@@ -205,6 +205,17 @@ def check_config(config: Config) -> None:
       f"quantum is {config.quantum}, but each of the {blocks} blocks gives"
       f" {per_block} sequences to a minibatch; choose a divisor of that"
     )
+  divided = {
+    "num_envs": config.num_envs,
+    "pool_size": config.pool_size,
+    "the number of blocks of num_envs / num_minibatches": blocks,
+  }
+  for name, size in divided.items():
+    if size % num_devices:
+      raise ValueError(
+        f"{name} is {size}, which {num_devices} devices do not divide evenly;"
+        " change it or the number of devices"
+      )
 
 
 def make(

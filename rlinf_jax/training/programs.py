@@ -64,7 +64,7 @@ def compile_programs(
 
   Args:
     algorithm: from `ppo.make`.
-    num_steps: environment steps of the whole run, of each seed.
+    num_steps: environment steps still to be run, of each seed.
     seed: the first seed.
     num_seeds: policies trained at once, by `vmap`, with seeds from `seed` on.
     mesh: devices to divide the environments over; None is the first device.

@@ -125,7 +125,7 @@ def train(
   ):
     programs = programs_lib.compile_programs(
       algorithm,
-      num_steps=options.num_steps,
+      num_steps=max(options.num_steps - first_step, 0),
       seed=options.seed,
       num_seeds=options.num_seeds,
       mesh=mesh,
@@ -248,13 +248,13 @@ class _Run:
       raise FloatingPointError(
         f"{' and '.join(broken)} became NaN or infinite before step {step:,}."
         " Lower --learning_rate or --max_grad_norm, or look at what the loss"
-        " divides by; the last checkpoint is from before."
+        " divides by. Checkpoints, where there are any, are from before."
       )
     shown = {k: row[k] for k in self.shown if np.all(np.isfinite(row[k]))}
     self.display.update(step * self.options.num_seeds, shown)
 
   def _evaluate(self, state: ppo.TrainState, step: int) -> evaluation.Episodes:
-    with self.display.phase("evaluate"):
+    with self.display.phase("compile and run evaluation"):
       # The same episodes every time, so that curves compare policies.
       key = jax.random.key(self.options.seed + 1_000_003)
       episodes = jax.device_get(self.judge.evaluate(_actor(state), key))

@@ -201,6 +201,13 @@ def test_selecting_takes_the_sequences_named_within_their_block():
   )
 
 
+def test_devices_that_do_not_divide_are_refused():
+  with pytest.raises(
+    ValueError, match="num_envs is 64, which 3 devices do not"
+  ):
+    ppo.check_config(CONFIG, num_devices=3)
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
