@@ -36,7 +36,6 @@ from envs.physics import state as state_lib
 _CARRIED = (
   mujoco.mjtState.mjSTATE_FULLPHYSICS
   | mujoco.mjtState.mjSTATE_WARMSTART
-  | mujoco.mjtState.mjSTATE_EQ_ACTIVE
   | mujoco.mjtState.mjSTATE_MOCAP_POS
   | mujoco.mjtState.mjSTATE_MOCAP_QUAT
 )
