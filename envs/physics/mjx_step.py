@@ -122,7 +122,12 @@ def make(
     carry = (state.internal, state.data, jnp.zeros_like(state.overflow))
     with _as_mjx_expects():
       internal, data, overflow = jax.lax.fori_loop(0, num_substeps, body, carry)
-    return state.replace(internal=internal, data=data, overflow=overflow)
+    return state_lib.PhysicsState(
+      internal=internal,
+      data=data,
+      model_values=state.model_values,
+      overflow=overflow,
+    )
 
   return state_lib.Physics(
     backend=backend,
@@ -148,13 +153,13 @@ def _complete(
   mj_model: mujoco.MjModel, values: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
   """Returns the values, and body_subtreemass where body_mass is among them."""
-  values = dict(values)
+  completed = dict(values)
   if "body_mass" in values:
     is_below = np.eye(mj_model.nbody, dtype=np.float32)  # column below row
     for body in range(mj_model.nbody - 1, 0, -1):
       is_below[mj_model.body_parentid[body]] += is_below[body]
-    values["body_subtreemass"] = is_below @ values["body_mass"]
-  return values
+    completed["body_subtreemass"] = jnp.dot(is_below, values["body_mass"])
+  return completed
 
 
 def _keep(

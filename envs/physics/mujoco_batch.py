@@ -318,8 +318,9 @@ def _callback(rows_fn, pool):
 
   @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
   def call(names, *parts):
-    bits = [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in parts]
-    bits = jnp.concatenate(bits)
+    bits = jnp.concatenate(
+      [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in parts]
+    )
     outs = jax.lax.platform_dependent(
       bits,
       cpu=buffer_callback.buffer_callback(
@@ -353,7 +354,8 @@ def _callback(rows_fn, pool):
 
 def _carried(mj_model: mujoco.MjModel) -> tuple[slice, ...]:
   """Returns the parts of the integration state that a row holds."""
-  parts, begin = [], 0
+  parts: list[slice] = []
+  begin = 0
   for bit in range(int(mujoco.mjtState.mjSTATE_INTEGRATION).bit_length()):
     end = begin + mujoco.mj_stateSize(mj_model, 1 << bit)
     if int(_CARRIED) & (1 << bit) and end > begin:
