@@ -90,7 +90,18 @@ class Settings:
 
 DEFAULT = Recipe(num_steps=5_013_504, ppo=ppo.Config())
 
-RECIPES: dict[str, Recipe] = {}
+RECIPES: dict[str, Recipe] = {
+  "cartpole_swingup": Recipe(
+    num_steps=4_014_080,
+    ppo=ppo.Config(
+      num_envs=512,
+      learning_rate=1e-3,
+      learning_rate_end=3e-4,
+      entropy_weight=1e-2,
+      discount=0.995,
+    ),
+  ),
+}
 
 MAX_FPS = 50
 

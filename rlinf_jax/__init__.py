@@ -1,0 +1,1 @@
+"""Reinforcement learning as a transformation: see `rlinf_jax.flow`."""

@@ -1,0 +1,163 @@
+"""The training command, run as a user runs it."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = [
+  "--num_envs=16",
+  "--unroll_length=4",
+  "--num_epochs=1",
+  "--num_minibatches=2",
+  "--pool_size=8",
+  "--num_eval_episodes=4",
+  "--policy_sizes=8",
+  "--value_sizes=8",
+  "--novideo",
+]
+
+
+def command(*flags, module="embodied"):
+  return [sys.executable, "-m", f"experiments.{module}", *flags]
+
+
+def run(*flags, module="embodied", check=True):
+  result = subprocess.run(
+    command(*flags, module=module),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=280,
+    check=False,
+  )
+  if check:
+    assert result.returncode == 0, result.stdout + result.stderr
+  return result
+
+
+def rows_of(directory):
+  """Returns the numbers of a run that do not depend on the clock."""
+  lines = (directory / "metrics.jsonl").read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  return [
+    {k: v for k, v in row.items() if k not in ("wall_s", "steps_per_s")}
+    for row in rows
+  ]
+
+
+def kill_after_rows(num_rows, directory, *flags):
+  """Starts a run and ends it by SIGKILL once it has written so many rows."""
+  process = subprocess.Popen(
+    command(f"--run_dir={directory}", *flags),
+    cwd=ROOT,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  path = directory / "metrics.jsonl"
+  deadline = time.monotonic() + 250
+  while not path.exists() or path.read_text().count("\n") < num_rows:
+    assert process.poll() is None, "the run ended before it could be killed"
+    assert time.monotonic() < deadline, "the run wrote no rows"
+    time.sleep(0.005)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("physics", ["mujoco", "mjx"])
+def test_a_killed_run_resumes_bitwise(physics, tmp_path):
+  flags = [
+    *SMALL,
+    "--env=cartpole_swingup",
+    f"--physics={physics}",
+    "--num_steps=1280",  # 20 iterations
+    "--checkpoint_every=192",
+    f"--compilation_cache={tmp_path / 'cache'}",
+  ]
+  run(f"--run_dir={tmp_path / 'whole'}", *flags)
+  kill_after_rows(8, tmp_path / "killed", *flags)
+  run(f"--resume={tmp_path / 'killed'}", "--novideo", "--num_eval_episodes=4")
+  assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
+  results = [
+    json.loads((tmp_path / name / "result.json").read_text())["returns"]
+    for name in ("whole", "killed")
+  ]
+  assert results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_exits_cleanly_and_says_how_to_go_on(tmp_path):
+  process = subprocess.Popen(
+    command(
+      *SMALL,
+      "--env=pendulum",
+      "--num_steps=100_000_000",
+      f"--run_dir={tmp_path}",
+    ),
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+  )
+  path = tmp_path / "metrics.jsonl"
+  deadline = time.monotonic() + 200
+  while not path.exists() and time.monotonic() < deadline:
+    time.sleep(0.1)
+  process.send_signal(signal.SIGINT)
+  output, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, output
+  assert f"--resume={tmp_path}" in output
+  assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_run_can_be_evaluated_exported_and_continued(tmp_path):
+  flags = [*SMALL, "--env=pendulum", f"--run_dir={tmp_path}"]
+  first = run(*flags, "--num_steps=640")
+  assert "return" in first.stdout.splitlines()[-1]
+  again = run(*flags, "--num_steps=640", check=False)
+  assert again.returncode == 1
+  assert f"--resume={tmp_path}" in again.stderr
+  judged = run(
+    f"--run_dir={tmp_path}",
+    "--num_episodes=4",
+    f"--export={tmp_path / 'policy.stablehlo'}",
+    f"--video={tmp_path / 'p.mp4'}",
+    module="evaluate",
+  )
+  assert "4 episodes" in judged.stdout
+  assert (tmp_path / "policy.stablehlo").exists()
+  assert (tmp_path / "p.mp4").stat().st_size > 1000
+  other = run(f"--resume={tmp_path}", "--num_envs=32", check=False)
+  assert other.returncode == 1
+  assert "num_envs" in other.stderr and "Traceback" not in other.stderr
+
+
+@pytest.mark.parametrize(
+  "flags, message",
+  [
+    (["--env=cheetah_rum"], "cheetah_run"),
+    (["--physics=bullet"], "auto|mujoco|mjx|warp"),
+    (["--env=pendulum", "--num_minibatches=7"], "num_minibatches=7"),
+    (["--env=pendulum", "--policy_sizes=64,x"], "--policy_sizes=64,x must be"),
+    (["--env=pendulum", "--head=categorical"], "does not fit pendulum"),
+    (["--env=pendulum", "--num_devices=3"], "3 devices do not divide"),
+    (["--env=nothing.py:Env"], "There is no file"),
+    (["--env=pendulum", "--loss=nothing.py:loss"], "There is no file"),
+    (["--resume=/nowhere"], "There is no directory"),
+  ],
+)
+@pytest.mark.slow
+def test_what_cannot_be_had_is_one_sentence(flags, message):
+  result = run(*flags, check=False)
+  assert result.returncode == 1
+  assert message in result.stderr
+  assert "Traceback" not in result.stderr
