@@ -5,16 +5,19 @@ start, pitch, 4 joint angles), the 7 velocities, and log(1 + force) of the toe's
 and the heel's touch sensor; m, rad, m/s, rad/s, N.
 Action, [4] in [-1, 1]: torques of waist, hip, knee and ankle over their
 greatest.
-Reward: standing times hopping, each in [0, 1]. Standing is 1 where the torso is
-at least 0.6 m above the foot and falls to 0.1 at 0.3 m; hopping is the forward
-speed of the centre of mass over 2 m/s. Both as of before the last substep.
+Reward: standing times (0.2 + 0.8 hopping), each in [0, 1]. Standing is 1 where
+the torso is at least 0.6 m above the foot and falls to 0.1 at 0.3 m; hopping is
+the forward speed of the centre of mass over 2 m/s. Both as of before the last
+substep.
 Termination: where the torso is less than 0.3 m above the foot, as the hoppers
 of Gym end an episode; the DeepMind Control Suite's never ends one
 (`fallen_height_m=-inf`). Episodes have 1,000 steps of 0.02 s.
 
 Source: "hopper hop" in Tassa et al. 2018, "DeepMind Control Suite" (arXiv
-1801.00690). There standing is 1 or 0, and an episode starts from any pose; ours
-starts near the standing pose and has a slope below it. The body is our own.
+1801.00690). There standing is 1 or 0 and worth nothing by itself, and an
+episode starts from any pose. Ours starts near the standing pose; without the
+0.2, PPO learned in 1.5 million steps to dive forward for a second. The body is
+our own.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Config:
     num_substeps: physics steps of 5 ms per step.
     standing_height_m: of the torso above the foot, from where on it stands.
     standing_margin_m: so far below that standing is worth 0.1; 0 for a cliff.
+    standing_share: of the reward, for standing without any speed.
     target_speed_m_per_s: from where on hopping is worth 1.
     fallen_height_m: of the torso above the foot, below which the episode ends;
       -inf never ends it.
@@ -52,6 +56,7 @@ class Config:
   num_substeps: int = 4
   standing_height_m: float = 0.6
   standing_margin_m: float = 0.3
+  standing_share: float = 0.2
   target_speed_m_per_s: float = 2.0
   fallen_height_m: float = 0.3
   start_spread: float = 0.2
@@ -160,7 +165,8 @@ def reward(
     falloff_fn=rewards.linear,
     value_at_margin=0.0,
   )
-  return standing * hopping
+  share = config.standing_share
+  return standing * (share + (1.0 - share) * hopping)
 
 
 def randomise_model(

@@ -110,13 +110,15 @@ def test_cheetah_reward_is_speed_over_ten(speed, expected):
   "height, speed, expected",
   [
     (0.9, 2.0, 1.0),
-    (0.6, 1.0, 0.5),  # standing 1, hopping 1 / 2
+    (0.6, 1.0, 0.6),  # standing 1, hopping 1 / 2
     (0.3, 2.0, 0.1),  # at the margin standing is 0.1
-    (0.9, 0.0, 0.0),
-    (0.9, -1.0, 0.0),
+    (0.9, 0.0, 0.2),
+    (0.9, -1.0, 0.2),
   ],
 )
-def test_hopper_reward_is_standing_times_hopping(height, speed, expected):
+def test_hopper_reward_is_standing_times_a_fifth_and_four_fifths_of_hopping(
+  height, speed, expected
+):
   reward = hopper_hop.reward(
     jnp.float32(height), jnp.float32(speed), config=hopper_hop.default_config()
   )
@@ -154,15 +156,17 @@ def test_humanoid_reward_is_the_product_of_its_four_parts(
 
 
 @pytest.mark.parametrize(
-  "name, target", [("cheetah_run", 10.0), ("hopper_hop", 2.0)]
+  "name, target, standing",
+  [("cheetah_run", 10.0, 0.0), ("hopper_hop", 2.0, 0.2)],
 )
 @pytest.mark.parametrize("share", [-1.0, 0.0, 0.5, 1.0])
 def test_planar_runner_in_rest_pose_earns_its_share_of_the_target_speed(
-  name, target, share
+  name, target, standing, share
 ):
   env = one_substep(name)
   state = env.step(state_of(env, rest(name), {0: share * target}), zeros(env))
-  np.testing.assert_allclose(state.reward, max(share, 0.0), atol=1e-5)
+  expected = standing + (1.0 - standing) * max(share, 0.0)
+  np.testing.assert_allclose(state.reward, expected, atol=1e-5)
   np.testing.assert_allclose(
     state.metrics["speed_m_per_s"], share * target, atol=1e-4
   )
