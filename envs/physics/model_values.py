@@ -2,9 +2,10 @@
 
 Allowed are fields whose change has its effect on every backend without
 `mj_setConst`, that is without recompiling what MuJoCo derives from the model.
-Derived constants keep the model's values (body_invweight0, dof_invweight0,
-tendon_invweight0, which scale the softness of constraints), except for
-body_subtreemass, which follows body_mass since centres of mass need it.
+Of that, two constants follow: body_subtreemass, which centres of mass need,
+and, in the C engine, dof_M0, which it takes for the inertia of free bodies and
+the like. The others keep the model's values: body_invweight0, dof_invweight0
+and tendon_invweight0, which scale the softness of constraints.
 """
 
 from __future__ import annotations
@@ -72,4 +73,41 @@ def subtree_mass(mj_model: mujoco.MjModel, body_mass: np.ndarray) -> np.ndarray:
   total = np.array(body_mass)
   for body in range(mj_model.nbody - 1, 0, -1):
     total[..., mj_model.body_parentid[body]] += total[..., body]
+  return total
+
+
+def simple_inertia(
+  mj_model: mujoco.MjModel,
+  *,
+  body_mass: np.ndarray,
+  body_inertia: np.ndarray,
+  dof_armature: np.ndarray,
+) -> np.ndarray:
+  """Returns dof_M0 [..., nv], the inertia of each degree of freedom at rest.
+
+  Computed for those that MuJoCo calls simple, whose bodies have no children and
+  move along or about their principal axes; the others keep the model's value,
+  which the engine does not read.
+
+  Args:
+    mj_model: the model.
+    body_mass: [..., nbody].
+    body_inertia: [..., nbody, 3].
+    dof_armature: [..., nv].
+  """
+  total = np.array(np.broadcast_to(mj_model.dof_M0, dof_armature.shape))
+  for dof in np.flatnonzero(mj_model.dof_simplenum):
+    body, joint = mj_model.dof_bodyid[dof], mj_model.dof_jntid[dof]
+    kind = mj_model.jnt_type[joint]
+    axis = dof - mj_model.jnt_dofadr[joint]
+    inertia = body_inertia[..., body, :]
+    if kind == mujoco.mjtJoint.mjJNT_SLIDE:
+      moved = body_mass[..., body]
+    elif kind == mujoco.mjtJoint.mjJNT_HINGE:
+      moved = (inertia * mj_model.jnt_axis[joint] ** 2).sum(axis=-1)
+    elif kind == mujoco.mjtJoint.mjJNT_BALL:
+      moved = inertia[..., axis]
+    else:  # free: three translations, then three rotations
+      moved = body_mass[..., body] if axis < 3 else inertia[..., axis - 3]
+    total[..., dof] = moved + dof_armature[..., dof]
   return total

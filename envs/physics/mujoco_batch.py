@@ -148,8 +148,12 @@ class _Buffers:
       self.batch.bind(name).reshape(size, -1) for name in layout.shapes
     ]
     self._models = {name: self.batch.expand(name) for name in names}
-    self._subtree_mass = None
-    if "body_mass" in names:
+    inertial = ("body_mass", "body_inertia", "dof_armature")
+    self._inertial = {}
+    if set(inertial) & set(names):
+      # Expanded even if only one varies: what follows depends on all.
+      self._inertial = {name: self.batch.expand(name) for name in inertial}
+      self._inertia = self.batch.expand("dof_M0")
       self._subtree_mass = self.batch.expand("body_subtreemass")
     self._num_values = sum(x[0].size for x in self._models.values())
     self._written: np.ndarray | None = None
@@ -170,9 +174,12 @@ class _Buffers:
       value = value_b[:, begin:end].view(np.float32)
       target[:] = value.reshape(target.shape)
       begin = end
-    if self._subtree_mass is not None:
+    if self._inertial:
+      self._inertia[:] = model_values_lib.simple_inertia(
+        self._mj_model, **self._inertial
+      )
       self._subtree_mass[:] = model_values_lib.subtree_mass(
-        self._mj_model, self._models["body_mass"]
+        self._mj_model, self._inertial["body_mass"]
       )
     self._written = value_b.copy()
     return rest_b

@@ -288,6 +288,12 @@ def edited(values):
   mj_model.body_subtreemass[:] = model_values_lib.subtree_mass(
     MODEL, mj_model.body_mass
   )
+  mj_model.dof_M0[:] = model_values_lib.simple_inertia(
+    MODEL,
+    body_mass=mj_model.body_mass,
+    body_inertia=mj_model.body_inertia,
+    dof_armature=mj_model.dof_armature,
+  )
   return mj_model
 
 
@@ -344,10 +350,46 @@ def test_every_value_that_may_vary_has_an_effect():
   assert without_effect == []
 
 
-def test_body_subtreemass_of_the_models_masses_is_the_models():
-  np.testing.assert_array_equal(
-    model_values_lib.subtree_mass(MODEL, MODEL.body_mass),
-    MODEL.body_subtreemass,
+def test_constants_that_follow_are_those_of_mj_set_const():
+  mj_model = mujoco.MjModel.from_xml_string("""
+  <mujoco><worldbody>
+  <body><freejoint/><geom type="box" size="0.1 0.2 0.3" mass="1"/></body>
+  <body><joint type="slide" axis="1 0 0" armature="0.3"/>
+    <geom type="box" size="0.1 0.2 0.3" mass="2"/></body>
+  <body><joint type="slide" axis="0 0 1"/>
+    <joint type="hinge" axis="0 1 0" armature="0.1"/>
+    <geom type="box" size="0.1 0.2 0.3" mass="2"/></body>
+  <body><joint type="ball"/><geom type="box" size="0.3 0.2 0.1" mass="2"/>
+  </body>
+  <body><joint type="hinge" axis="0 1 0"/><geom size="0.1" pos="1 0 0"/>
+    <body pos="1 0 0"><joint/><geom size="0.1"/></body></body>
+  </worldbody></mujoco>
+  """)
+  rng = np.random.default_rng(0)
+  names = ("body_mass", "body_inertia", "dof_armature")
+  for name in names:
+    value = getattr(mj_model, name)
+    value *= rng.uniform(0.9, 1.1, value.shape)
+  values = {name: getattr(mj_model, name).copy() for name in names}
+  subtree_mass = model_values_lib.subtree_mass(mj_model, values["body_mass"])
+  inertia = model_values_lib.simple_inertia(mj_model, **values)
+  mujoco.mj_setConst(mj_model, mujoco.MjData(mj_model))
+  np.testing.assert_array_equal(subtree_mass, mj_model.body_subtreemass)
+  is_simple = mj_model.dof_simplenum > 0
+  assert is_simple.sum() == 6 + 1 + 2 + 3
+  np.testing.assert_allclose(
+    inertia[is_simple], mj_model.dof_M0[is_simple], rtol=1e-12
+  )
+
+
+def test_a_heavier_body_falls_as_fast():
+  # Free fall from rest: v = -g t, whatever the mass; t = 3 x 4 ms.
+  qpos = jnp.asarray(MODEL.qpos0, jnp.float32).at[2].set(3.0)
+  mass = jnp.asarray(MODEL.body_mass, jnp.float32)
+  state = SIM.reset(qpos, model_values={"body_mass": 2 * mass})
+  state = SIM.step(state, jnp.zeros(MODEL.nu, jnp.float32))
+  np.testing.assert_allclose(
+    state.data["qvel"][2], -9.81 * NUM_SUBSTEPS * 0.004, rtol=1e-6
   )
 
 
