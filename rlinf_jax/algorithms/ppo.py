@@ -15,6 +15,7 @@ running moments that are merged once per iteration.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ import optax
 from flax import struct
 
 from rlinf_jax import flow, losses, types
-from rlinf_jax.algorithms import minibatches, updates
+from rlinf_jax.algorithms import minibatches, rollouts, updates
 from rlinf_jax.models import normaliser
 from rlinf_jax.models import policy as policies
 
@@ -282,8 +283,20 @@ def make(
   def estimate(
     actor: Actor, rollout_tb: Any, mask_tb: Any, carry_b: Any
   ) -> Any:
-    def one(rollout_t: _Rollout, mask_t: Any, carry: Any) -> types.Sequence:
-      return _sequence(policy, config, see, actor, rollout_t, mask_t, carry)
+    def one(
+      rollout_t: rollouts.Rollout, mask_t: Any, carry: Any
+    ) -> types.Sequence:
+      return rollouts.to_sequence(
+        policy,
+        actor.params,
+        rollout_t,
+        mask_t,
+        carry,
+        see=functools.partial(see, actor.normaliser),
+        reward_scale=config.reward_scale,
+        discount=config.discount,
+        gae_lambda=config.gae_lambda,
+      )
 
     return jax.vmap(one, in_axes=(1, 1, 0))(rollout_tb, mask_tb, carry_b)
 
@@ -326,7 +339,7 @@ def make(
         actor, sim_b.obs, carry_b, sim_b.is_first, act_key_b
       )
       next_sim_b, outcome_b = simulate(sim_b, action_b, pool, reset_key_b)
-      row = _Rollout(
+      row = rollouts.Rollout(
         sim_b.obs, action_b, log_prob_b, sim_b.is_first, carry_b, outcome_b
       )
       return (next_sim_b, carry_b), row
@@ -371,7 +384,7 @@ def make(
     if config.normalise_obs:
       sums = observe(stats, rollout_tb.obs, mask_tb)
       stats = normaliser.merge(stats, sums)
-    metrics |= _episode_metrics(rollout_tb.outcome, counts_tb)
+    metrics |= rollouts.episode_metrics(rollout_tb.outcome, counts_tb)
     state = TrainState(
       learner=learner,
       normaliser=stats,
@@ -397,68 +410,6 @@ def make(
   return Ppo(init, iteration, act_one, act_best, config)
 
 
-@struct.dataclass
-class _Rollout:
-  """What one row of a rollout keeps: [B] each, [T, B] when stacked."""
-
-  obs: Any  # as the environment gave it
-  action: jax.Array
-  log_prob: jax.Array
-  is_first: jax.Array
-  next_carry: Any  # the recurrent state after this step
-  outcome: Any
-
-
-def _sequence(
-  policy: policies.Policy,
-  config: Config,
-  see: Callable[[Any, Any], Any],
-  actor: Actor,
-  rollout_t: _Rollout,
-  mask_t: jax.Array,
-  carry: Any,
-) -> types.Sequence:
-  """Returns one environment's rollout as a loss sees it."""
-  outcome_t = rollout_t.outcome
-  obs_t = see(actor.normaliser, rollout_t.obs)
-  final_obs_t = see(actor.normaliser, outcome_t.final_obs)
-  _, value_t, _ = policy.apply(actor.params, obs_t, carry, rollout_t.is_first)
-
-  def value_after(obs: Any, carry: Any) -> jax.Array:
-    obs_t = jax.tree.map(lambda x: x[None], obs)
-    _, value_t, _ = policy.apply(
-      actor.params, obs_t, carry, jnp.zeros((1,), bool)
-    )
-    return value_t[0]
-
-  next_value_t = jax.vmap(value_after)(final_obs_t, rollout_t.next_carry)
-  reward_t = outcome_t.reward * config.reward_scale
-  advantage_t, target_t = losses.gae(
-    reward_t,
-    value_t,
-    next_value_t,
-    outcome_t.terminated,
-    outcome_t.truncated,
-    discount=config.discount,
-    gae_lambda=config.gae_lambda,
-    mask_t=mask_t,
-  )
-  return types.Sequence(
-    obs=obs_t,
-    action=rollout_t.action,
-    log_prob=rollout_t.log_prob,
-    value=value_t,
-    advantage=advantage_t,
-    target=target_t,
-    reward=reward_t,
-    terminated=outcome_t.terminated,
-    truncated=outcome_t.truncated,
-    is_first=rollout_t.is_first,
-    mask=mask_t,
-    carry=carry,
-  )
-
-
 def _standardise(
   x: jax.Array, count: jax.Array, total: jax.Array, squares: jax.Array
 ) -> jax.Array:
@@ -466,28 +417,6 @@ def _standardise(
   mean = total / count
   variance = jnp.maximum(squares / count - jnp.square(mean), 0.0)
   return (x - mean) * jax.lax.rsqrt(variance + 1e-8)
-
-
-def _episode_metrics(outcome: Any, counts_tb: jax.Array) -> types.Metrics:
-  """Returns means over the episodes that ended, NaN where none did."""
-  ended_tb = outcome.has_finished & counts_tb
-  num_ended = jnp.sum(ended_tb, dtype=jnp.float32)
-
-  def mean(x_tb: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.where(ended_tb, x_tb, 0.0)) / num_ended
-
-  return {
-    "episodes": num_ended,
-    "return": mean(outcome.episode_return),
-    "length": mean(outcome.episode_length),
-    "success": mean(outcome.is_solved),
-    "reward": jnp.sum(jnp.where(counts_tb, outcome.reward, 0.0))
-    / jnp.maximum(jnp.sum(counts_tb, dtype=jnp.float32), 1.0),
-    "nan_steps": jnp.sum(counts_tb & ~outcome.is_valid, dtype=jnp.float32),
-    "overflows": jnp.sum(
-      jnp.where(counts_tb, outcome.overflow, 0), dtype=jnp.float32
-    ),
-  }
 
 
 def _repeat(tree: Any, num: int) -> Any:
