@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rlinf_jax.models import heads, mlp, policy
+from rlinf_jax.models import heads, initialisation, mlp, policy
 
 
 def cnn_policy(
@@ -112,9 +113,11 @@ class _Cnn(nnx.Module):
           strides=(stride, stride),
           padding="SAME",
           dtype=compute_dtype,
-          kernel_init=nnx.initializers.orthogonal(2**0.5),
+          kernel_init=nnx.initializers.zeros,
           rngs=rngs,
         )
+        shape = (kernel_size, kernel_size, num_in, num_out)
+        layer.kernel = initialisation.orthogonal(shape, scale=math.sqrt(2))
         setattr(self, f"image_{i}_convolution_{j}", layer)
         height, width = -(-height // stride), -(-width // stride)
         num_in = num_out
@@ -126,7 +129,6 @@ class _Cnn(nnx.Module):
       output_scale=output_scale,
       activation=activation,
       compute_dtype=compute_dtype,
-      rngs=rngs,
     )
 
   def initial_carry(self):

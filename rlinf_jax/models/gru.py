@@ -41,6 +41,7 @@ def gru_policy(
   """
 
   def network_fn(obs, num_outputs, *, is_policy, rngs):
+    del rngs  # filled by `initialisation`
     return _Gru(
       mlp.obs_size(obs),
       encoder_sizes,
@@ -49,7 +50,6 @@ def gru_policy(
       output_scale=mlp.POLICY_SCALE if is_policy else 1.0,
       activation=activation,
       compute_dtype=compute_dtype,
-      rngs=rngs,
     )
 
   return policy.actor_critic(obs, head, network_fn)
@@ -74,7 +74,6 @@ class _Gru(nnx.Module):
     output_scale,
     activation,
     compute_dtype,
-    rngs,
   ):
     self.memory_size = memory_size
     self.encoder = mlp.Mlp(
@@ -84,21 +83,18 @@ class _Gru(nnx.Module):
       output_scale=1.0,
       activation=activation,
       compute_dtype=compute_dtype,
-      rngs=rngs,
     )
     self.recurrence = linear.Linear(
       memory_size,
       3 * memory_size,
       scale=1.0,
       compute_dtype=compute_dtype,
-      rngs=rngs,
     )
     self.output = linear.Linear(
       memory_size,
       num_outputs,
       scale=output_scale,
       compute_dtype=jnp.float32,
-      rngs=rngs,
     )
 
   def initial_carry(self):

@@ -20,6 +20,8 @@ from flax import nnx
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
+from rlinf_jax.models import initialisation
+
 
 class Linear(nnx.Module):
   """y = x W + b, with W [in, out] and b [out] float32."""
@@ -31,7 +33,6 @@ class Linear(nnx.Module):
     *,
     scale: float,
     compute_dtype: jax.typing.DTypeLike,
-    rngs: nnx.Rngs,
   ):
     """Builds the layer.
 
@@ -40,10 +41,10 @@ class Linear(nnx.Module):
       output_size: features of the output.
       scale: gain of W's orthogonal initialisation; b starts at 0.
       compute_dtype: of the product and of the output.
-      rngs: consumed by the initialiser.
     """
-    orthogonal = nnx.initializers.orthogonal(scale)
-    self.kernel = nnx.Param(orthogonal(rngs(), (input_size, output_size)))
+    self.kernel = initialisation.orthogonal(
+      (input_size, output_size), scale=scale
+    )
     self.bias = nnx.Param(jnp.zeros(output_size))
     self.compute_dtype = compute_dtype
 

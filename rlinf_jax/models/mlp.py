@@ -46,6 +46,7 @@ def mlp_policy(
   """
 
   def network_fn(obs, num_outputs, *, is_policy, rngs):
+    del rngs  # filled by `initialisation`
     return _Memoryless(
       Mlp(
         obs_size(obs),
@@ -54,7 +55,6 @@ def mlp_policy(
         output_scale=POLICY_SCALE if is_policy else 1.0,
         activation=activation,
         compute_dtype=compute_dtype,
-        rngs=rngs,
       )
     )
 
@@ -73,7 +73,6 @@ class Mlp(nnx.Module):
     output_scale: float,
     activation: ActivationFn,
     compute_dtype: jax.typing.DTypeLike,
-    rngs: nnx.Rngs,
   ):
     """Builds the layers.
 
@@ -85,7 +84,6 @@ class Mlp(nnx.Module):
         hidden layers' is sqrt(2).
       activation: after each hidden layer.
       compute_dtype: of the hidden layers.
-      rngs: consumed by the initialisers.
     """
     sizes = [input_size, *hidden_sizes]
     self.num_hidden = len(hidden_sizes)
@@ -97,7 +95,6 @@ class Mlp(nnx.Module):
         sizes[i + 1],
         scale=math.sqrt(2),
         compute_dtype=compute_dtype,
-        rngs=rngs,
       )
       setattr(self, f"hidden_{i}", layer)
     self.output = linear.Linear(
@@ -105,7 +102,6 @@ class Mlp(nnx.Module):
       num_outputs,
       scale=output_scale,
       compute_dtype=jnp.float32,
-      rngs=rngs,
     )
 
   def __call__(self, x: jax.Array) -> jax.Array:

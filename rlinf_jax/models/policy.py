@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rlinf_jax.models import heads
+from rlinf_jax.models import heads, initialisation
 
 Obs = Any  # an array, or a dict with entries "policy" and perhaps "critic"
 Params = dict[str, Any]  # nested, of float32 arrays
@@ -58,7 +58,8 @@ def actor_critic(obs: Obs, head: heads.Head, network_fn: NetworkFn) -> Policy:
     head: the distribution over actions.
     network_fn: (obs, num_outputs, *, is_policy, rngs) -> nnx.Module with
       methods `initial_carry()` and `__call__(obs_t, carry, is_first_t) ->
-      (outputs_t float32 [T, num_outputs], carry)`.
+      (outputs_t float32 [T, num_outputs], carry)`. Parameters come from rngs or
+      are made by `initialisation.orthogonal`.
 
   Raises:
     ValueError: obs is a dict without an entry "policy".
@@ -73,7 +74,10 @@ def actor_critic(obs: Obs, head: heads.Head, network_fn: NetworkFn) -> Policy:
   graphdef, _ = nnx.split(abstract, nnx.Param)
 
   def init(key):
-    return nnx.to_pure_dict(nnx.state(module_fn(key), nnx.Param))
+    key, fill_key = jax.random.split(key)
+    module = module_fn(key)
+    initialisation.fill(module, fill_key)
+    return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
   def initial_carry():
     return abstract.initial_carry()

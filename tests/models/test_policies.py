@@ -48,7 +48,10 @@ def make(name, head=HEAD, **options):
   """Returns a policy and parameters at which outputs are not tiny."""
   constructor, obs, defaults = FAMILY[name]
   policy = constructor(obs, head, **defaults, **options)
-  params = jax.jit(policy.init)(jax.random.key(0))
+  policy = policy._replace(
+    init=jax.jit(policy.init), apply=jax.jit(policy.apply)
+  )
+  params = policy.init(jax.random.key(0))
   noise = np.random.default_rng(1)
   moved = lambda x: x + 0.3 * noise.standard_normal(x.shape, np.float32)
   return policy, jax.tree.map(moved, params)
@@ -79,7 +82,7 @@ def test_t_steps_at_once_are_t_steps_in_turn(name):
   policy, params = make(name)
   obs_t = observe(name)
   is_first_t = jnp.array([True, False, False, True, False])
-  apply = jax.jit(policy.apply)
+  apply = policy.apply
   outputs_t, value_t, last_carry = apply(
     params, obs_t, policy.initial_carry(), is_first_t
   )
@@ -103,7 +106,7 @@ def test_a_batch_of_sequences_is_each_of_them(name):
   is_first_bt = jax.random.bernoulli(jax.random.key(3), 0.3, (3, T))
   batched = jax.jit(jax.vmap(policy.apply, in_axes=(None, 0, 0, 0)))
   results_b = batched(params, obs_bt, carry_b, is_first_bt)
-  single = jax.jit(policy.apply)
+  single = policy.apply
   for b in range(3):
     chex.assert_trees_all_close(
       at(results_b, b),
@@ -127,7 +130,7 @@ def test_seeds_side_by_side_are_seeds_in_turn(name):
 
   grads_s = jax.jit(jax.vmap(jax.grad(loss)))(params_s)
   for s in range(2):
-    params = jax.jit(policy.init)(key_s[s])
+    params = policy.init(key_s[s])
     chex.assert_trees_all_close(params, at(params_s, s), rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(
       jax.jit(jax.grad(loss))(params), at(grads_s, s), rtol=1e-3, atol=1e-5
@@ -140,9 +143,9 @@ def test_bfloat16_computes_close_by_and_keeps_float32_outside(name):
   half, half_params = make(name, compute_dtype=jnp.bfloat16)
   chex.assert_type(jax.tree.leaves(half_params), jnp.float32)
   inputs = (observe(name), policy.initial_carry(), jnp.zeros(T, bool))
-  results = jax.jit(half.apply)(params, *inputs)
+  results = half.apply(params, *inputs)
   chex.assert_type(jax.tree.leaves(results), jnp.float32)
-  exact = jax.jit(policy.apply)(params, *inputs)
+  exact = policy.apply(params, *inputs)
   # bfloat16 has 8 bits: each layer adds about 2^-8 of its values.
   chex.assert_trees_all_close(results, exact, rtol=0.05, atol=0.05)
   assert not np.array_equal(results[0], exact[0])
@@ -151,8 +154,8 @@ def test_bfloat16_computes_close_by_and_keeps_float32_outside(name):
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_new_policy_means_an_action_of_almost_0_whatever_it_sees(name):
   policy, _ = make(name)
-  outputs_t, _, _ = jax.jit(policy.apply)(
-    jax.jit(policy.init)(jax.random.key(0)),
+  outputs_t, _, _ = policy.apply(
+    policy.init(jax.random.key(0)),
     observe(name),
     policy.initial_carry(),
     jnp.zeros(T, bool),
@@ -222,7 +225,7 @@ def test_shared_outputs_are_parameters_and_ignore_the_state():
 
 def test_gru_remembers_and_forgets_where_an_episode_begins():
   policy, params = make("gru")
-  apply = jax.jit(policy.apply)
+  apply = policy.apply
   obs_t = observe("gru", (6,))
   is_first_t = jnp.arange(6) == 3
   outputs_t, value_t, carry = apply(
