@@ -1,4 +1,29 @@
-"""Rigid-body physics behind one interface, with three backends."""
+"""Rigid-body physics behind one interface, with three backends.
+
+A task writes its observation, reward and end once, over `PhysicsState.data`;
+which engine computed it is chosen per run. What a task sees is the same on all:
+qpos, qvel, act and time are current, and every derived field (xpos, sensordata,
+...) is that of the state before the last substep, as `mj_step` leaves it; after
+`reset` it is that of the initial state. A simulation that meets a number that
+is not finite, or beyond 1e10, is NaN throughout until it is reset.
+
+`mujoco`: MuJoCo's C engine on the host, on all cores, from jitted code on any
+  platform. float64 inside, float32 at the border. Bitwise the same for any
+  number of threads, split of the batch, vmap over seeds or shard_map. Under
+  automatic sharding the batch is gathered: use shard_map. Not differentiable.
+  JAX's persistent compilation cache skips programs that call it.
+  `overflow` counts substeps in which contacts or constraints found no memory.
+`mjx`: MJX's JAX implementation. float32, products at full precision whatever
+  the caller's default. The same program on the same device gives the same bits;
+  another batch size may not. Differentiable as far as MJX is. Minutes to
+  compile, and on a CPU hundreds of times slower than `mujoco`.
+`warp`: MuJoCo Warp through MJX, the fast one on NVIDIA GPUs; the extra `warp`.
+  float32. On a GPU its atomic sums make the last bits vary from run to run. It
+  also runs on a CPU, on one thread, where it is of use to test it.
+
+`envs.physics.parity` says how far they are apart. Per-simulation model values
+are those of `envs.physics.model_values.ALLOWED`.
+"""
 
 from __future__ import annotations
 

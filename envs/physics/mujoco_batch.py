@@ -323,25 +323,24 @@ def _callback(rows_fn, pool):
     for size in (pool.row_size, pool.layout.size)
   ]
 
+  @functools.cache
+  def by_platform(names):
+    """Returns the callback on a CPU, and that on other platforms."""
+    pure = functools.partial(copying, names)
+    in_place_call = buffer_callback.buffer_callback(
+      functools.partial(in_place, names), results, vmap_method="broadcast_all"
+    )
+    return in_place_call, lambda bits: jax.pure_callback(
+      pure, results, bits, vmap_method="broadcast_all"
+    )
+
   @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
   def call(names, *parts):
     bits = jnp.concatenate(
       [jax.lax.bitcast_convert_type(x, jnp.uint32) for x in parts]
     )
-    outs = jax.lax.platform_dependent(
-      bits,
-      cpu=buffer_callback.buffer_callback(
-        functools.partial(in_place, names),
-        results,
-        vmap_method="broadcast_all",
-      ),
-      default=lambda bits: jax.pure_callback(
-        functools.partial(copying, names),
-        results,
-        bits,
-        vmap_method="broadcast_all",
-      ),
-    )
+    on_cpu, elsewhere = by_platform(names)
+    outs = jax.lax.platform_dependent(bits, cpu=on_cpu, default=elsewhere)
     # Callbacks drop what shard_map knows of its argument (over which mesh axes
     # it varies). Joining with zero bits of the argument gives it back; XLA
     # removes the operation.

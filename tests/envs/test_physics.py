@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 from envs import physics
 from envs.physics import fields as fields_lib
 from envs.physics import model_values as model_values_lib
+from envs.physics import parity
 
 NUM_SUBSTEPS = 3
 BATCH = 16
@@ -226,6 +227,14 @@ def test_shard_map_over_8_devices_gives_the_same_bits(check_vma):
     check_vma=check_vma,
   )
   assert_bitwise(jax.jit(sharded)(*draw()), rollout_fn()(*draw()))
+
+
+def test_the_callback_of_other_platforms_gives_the_same_bits(monkeypatch):
+  monkeypatch.setattr(
+    jax.lax, "platform_dependent", lambda x, *, cpu, default: default(x)
+  )
+  run = jax.jit(functools.partial(rollout, make()))
+  assert_bitwise(run(*draw()), rollout_fn()(*draw()))
 
 
 def test_calls_from_several_threads_do_not_meet():
@@ -475,6 +484,22 @@ def test_differentiation_is_refused_with_what_to_do():
 
   with pytest.raises(NotImplementedError, match="stop_gradient.*mjx"):
     jax.grad(loss)(ctrl)
+
+
+def test_parity_errors_are_relative_per_simulation():
+  # Differences 1e-3 and 0 over the largest value, 2.
+  reference = {"x": np.array([[1.0, 2.0], [0.5, np.nan]])}
+  other = {"x": np.array([[1.001, 2.0], [0.5, np.nan]])}
+  errors = parity.errors(reference, other)["['x']"]
+  np.testing.assert_allclose(errors, [0.0005, 0.0], atol=1e-9)
+  assert parity.disagreements(reference, other) == {}
+  other["x"][1, 0] = np.nan
+  np.testing.assert_array_equal(
+    parity.errors(reference, other)["['x']"][1], np.inf
+  )
+  assert list(parity.disagreements(reference, other)) == ["['x']"]
+  with pytest.raises(ValueError, match=r"differ in .*\['y'\]"):
+    parity.errors(reference, {**other, "y": np.zeros(2)})
 
 
 def test_unknown_backends_name_the_known():
