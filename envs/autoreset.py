@@ -8,6 +8,7 @@ iterations start from the same states.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import chex
@@ -86,7 +87,7 @@ def episodes(env: env_state.Env, *, stagger: bool = False) -> Episodes:
     if not stagger or env.episode_length is None:
       return sim
     age = jax.random.randint(age_key, (), 0, env.episode_length)
-    return sim.replace(num_steps=age, is_partial=age > 0)
+    return dataclasses.replace(sim, num_steps=age, is_partial=age > 0)
 
   def step(
     sim: Sim, action: jax.Array, pool: env_state.State, key: chex.PRNGKey
@@ -118,7 +119,9 @@ def episodes(env: env_state.Env, *, stagger: bool = False) -> Episodes:
       overflow=jnp.asarray(getattr(state.physics, "overflow", 0), jnp.int32),
     )
     running = Sim(
-      env=state.replace(terminated=terminated, truncated=truncated),
+      env=dataclasses.replace(
+        state, terminated=terminated, truncated=truncated
+      ),
       num_steps=num_steps,
       episode_return=episode_return,
       is_solved=is_solved,

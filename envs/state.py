@@ -7,15 +7,15 @@ them to any `Env`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
-from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 Obs = Any  # an array, or a dict of arrays
 
@@ -112,7 +112,9 @@ def initial_state(
       reward=jnp.zeros((), jnp.float32),
       terminated=jnp.zeros((), bool),
       truncated=jnp.zeros((), bool),
-      metrics={k: jnp.asarray(v, jnp.float32) for k, v in (metrics or {}).items()},
+      metrics={
+        k: jnp.asarray(v, jnp.float32) for k, v in (metrics or {}).items()
+      },
       final_obs=obs,
       physics=physics,
       info=info or {},
@@ -133,12 +135,15 @@ def next_state(
 ) -> State:
   """Returns the State after a step, with the types of the one before it."""
   return strengthen(
-    state.replace(
+    dataclasses.replace(
+      state,
       obs=obs,
       reward=jnp.asarray(reward, jnp.float32),
       terminated=jnp.asarray(terminated, bool),
       truncated=jnp.asarray(truncated, bool),
-      metrics={k: jnp.asarray(v, jnp.float32) for k, v in (metrics or {}).items()},
+      metrics={
+        k: jnp.asarray(v, jnp.float32) for k, v in (metrics or {}).items()
+      },
       final_obs=obs,
       physics=physics,
       info=state.info if info is None else info,
@@ -149,8 +154,10 @@ def next_state(
 def strengthen(tree: Any) -> Any:
   """Returns `tree` without weak types, so that `step` compiles once."""
   return jax.tree.map(
-    lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype)
-    if not jax.dtypes.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
-    else x,
+    lambda x: (
+      jax.lax.convert_element_type(x, jnp.asarray(x).dtype)
+      if not jax.dtypes.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+      else x
+    ),
     tree,
   )

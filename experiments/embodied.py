@@ -263,7 +263,7 @@ def _with_flags(base: recipes.Settings) -> recipes.Settings:
   def given(names: Iterable[str]) -> dict[str, Any]:
     return {k: getattr(FLAGS, k) for k in names if FLAGS[k].present}
 
-  sizes = {
+  sizes: dict[str, Any] = {
     k: _to_sizes(k, v)
     for k, v in given(["policy_sizes", "value_sizes"]).items()
   }

@@ -56,7 +56,7 @@ HEADS: dict[str, Callable[[Any], models.Head]] = {
   "clipped_gaussian": lambda spec: models.clipped_gaussian(spec.size),
   "categorical": lambda spec: models.categorical(spec.num),
 }
-NETWORKS = {
+NETWORKS: dict[str, Callable[..., models.Policy]] = {
   "mlp": models.mlp_policy,
   "cnn": models.cnn_policy,
   "gru": models.gru_policy,
@@ -88,17 +88,30 @@ class Settings:
     return pathlib.Path(self.env.replace(":", "_")).name
 
 
-DEFAULT = Recipe(num_steps=5_013_504, ppo=ppo.Config())
+# Small batches and many updates: what every task here likes.
+PPO = ppo.Config(
+  num_envs=512,
+  learning_rate=1e-3,
+  learning_rate_end=3e-4,
+  entropy_weight=1e-2,
+)
+DEFAULT = Recipe(num_steps=8_011_776, ppo=PPO)
 
 RECIPES: dict[str, Recipe] = {
   "cartpole_swingup": Recipe(
     num_steps=4_014_080,
-    ppo=ppo.Config(
-      num_envs=512,
-      learning_rate=1e-3,
-      learning_rate_end=3e-4,
-      entropy_weight=1e-2,
-      discount=0.995,
+    ppo=dataclasses.replace(PPO, discount=0.995),
+  ),
+  "cheetah_run": Recipe(num_steps=8_011_776, ppo=PPO),
+  "hopper_hop": Recipe(
+    num_steps=8_011_776,
+    ppo=dataclasses.replace(
+      PPO,
+      num_envs=256,
+      unroll_length=64,
+      learning_rate=3e-4,
+      learning_rate_end=1e-4,
+      entropy_weight=3e-3,
     ),
   ),
 }
@@ -225,7 +238,7 @@ def to_json(settings: Settings) -> dict[str, Any]:
 def from_json(record: Mapping[str, Any]) -> Settings:
   """Returns the settings that `to_json` wrote."""
   recipe = record["recipe"]
-  network = {
+  network: dict[str, Any] = {
     k: tuple(v) if isinstance(v, list) else v
     for k, v in recipe["network"].items()
   }

@@ -328,7 +328,7 @@ def _quanta(
   call: _Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
 ) -> list[jax.Array]:
   """Returns each result of every quantum, stacked along a new first axis."""
-  size = call.spec.quantum
+  size = call.spec.quantum or 1
   divided = [
     None if axis is None else _split_axis(x, axis, size)
     for x, axis in zip(leaves, axes)

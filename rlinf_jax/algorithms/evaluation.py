@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -83,7 +84,7 @@ def evaluate(
   held = (state_n, carry_n, start, alive_n, jnp.zeros((), jnp.int32))
   _, _, total, alive_n, _ = jax.lax.while_loop(is_running, advance, held)
   if env.episode_length is None or max_steps < env.episode_length:
-    total = total.replace(is_whole=total.is_whole & ~alive_n)
+    total = dataclasses.replace(total, is_whole=total.is_whole & ~alive_n)
   return total
 
 
