@@ -1,9 +1,9 @@
 """Initial weights of a whole network from one random draw.
 
 On CPU, XLA compiles a draw from JAX's default generator in 0.3 s, and in 0.65 s
-where keys are mapped over seeds (measured 2026-11): a draw per layer would make
-six seconds of the first ones. Layers only mark their weights, and one draw
-fills all of them.
+where keys are mapped over seeds. With a draw per layer, two networks of three
+layers took 1.9 s and 5.6 s to compile; they take 0.8 s and 0.9 s here (CPU
+time, 2026-11), where layers mark their weights and one draw fills them all.
 """
 
 from __future__ import annotations
