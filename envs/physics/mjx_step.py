@@ -152,8 +152,12 @@ def _as_mjx_expects() -> Iterator[None]:
 def _complete(
   mj_model: mujoco.MjModel, values: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-  """Returns the values, and body_subtreemass where body_mass is among them."""
+  """Returns the values, with what follows from them and the world at rest."""
   completed = dict(values)
+  for name in ("body_pos", "body_quat"):
+    if name in values:  # MuJoCo ignores the world's own; MJX would move it
+      rest = jnp.asarray(getattr(mj_model, name)[0], jnp.float32)
+      completed[name] = values[name].at[0].set(rest)
   if "body_mass" in values:
     is_below = np.eye(mj_model.nbody, dtype=np.float32)  # column below row
     for body in range(mj_model.nbody - 1, 0, -1):
