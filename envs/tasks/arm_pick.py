@@ -6,10 +6,12 @@ in m, the cube's x and y axes [6], and from the cube to the goal [3] in m.
 "critic" [51]: the same, and what a camera does not show: the cube's velocity
 [3] in m/s and turning [3] in rad/s, and how well it is held [1].
 Action: [8], steps of the targets of joints and gripper; see `envs.tasks.arm`.
-Reward: 1/4 for reaching the cube, 1 - tanh(d / 0.2 m); 1/4 for holding it; 1/2
-for bringing it, held, to the goal, 1 - tanh(d / 0.2 m). It is held as far as it
-lies between the fingers (within 1.5 cm) and these would close further (by 1 cm)
-if nothing were in between.
+Reward: 0.2 for reaching the cube, 1 - tanh(d / 0.2 m); 0.2 for holding it; 0.2
+for lifting it, held, by 5 cm; 0.4 for bringing it, held, to the goal, 1 -
+tanh(d / 0.2 m); all of it times the cosine of the gripper's tilt from straight
+down, or else PPO learns to lever the cube up with the fingers on the floor. It
+is held as far as it lies between the fingers (within 1.5 cm) and these would
+close further (by 1 cm) if nothing were in between.
 Success: the cube's centre is within 4 cm of the goal.
 Termination: never.
 
@@ -118,10 +120,11 @@ def make(
     distance = arm.norm(goal - cube)
     reach = arm.norm(cube - arm.gripper(mj_model, simulation))
     grip = held(reach, squeeze(simulation, target))
+    down = -arm.gripper_axes(mj_model, simulation)[2, 2]
     return state_lib.next_state(
       state,
       observe(simulation, target, goal),
-      reward=reward(reach, grip, distance),
+      reward=reward(reach, grip, distance, height=cube[2] - _HALF_M, down=down),
       physics=simulation,
       metrics={
         "success": distance < config.success_m,
@@ -192,14 +195,25 @@ def held(reach: jax.Array, squeeze: jax.Array) -> jax.Array:
   return is_between * jnp.clip(squeeze / 0.01, 0.0, 1.0)
 
 
-def reward(reach: jax.Array, grip: jax.Array, distance: jax.Array) -> jax.Array:
+def reward(
+  reach: jax.Array,
+  grip: jax.Array,
+  distance: jax.Array,
+  *,
+  height: jax.Array,
+  down: jax.Array,
+) -> jax.Array:
   """Returns the reward [] in [0, 1].
 
   Args:
     reach: from the gripper to the cube, m.
     grip: how well the cube is held; see `held`.
     distance: from the cube to the goal, m.
+    height: of the cube above the floor, m.
+    down: cosine of the gripper's tilt from straight down.
   """
   reached = arm.near(reach, scale_m=0.2)
+  lifted = jnp.clip(height / 0.05, 0.0, 1.0)
   place = arm.near(distance, scale_m=0.2)
-  return 0.25 * reached + 0.25 * grip + 0.5 * grip * place
+  parts = 0.2 * reached + grip * (0.2 + 0.2 * lifted + 0.4 * place)
+  return jnp.clip(down, 0.0, 1.0) * parts

@@ -171,9 +171,9 @@ class TestControl:
     mj_model = _model("arm_reach")
     joints = jnp.asarray(arm_reach._HOME, jnp.float32)
     target = joints
-    for _ in range(10):  # 10 * 0.06 rad > 0.25 rad
+    for _ in range(10):  # 10 * 0.06 rad > 0.12 rad
       target = arm.move_targets(mj_model, target, jnp.ones(7), position=joints)
-    np.testing.assert_allclose(target - joints, 0.25, atol=1e-6)
+    np.testing.assert_allclose(target - joints, 0.12, atol=1e-6)
 
   @pytest.mark.parametrize("name", TASKS)
   def test_no_action_leaves_the_arm_where_it_is(self, name):
@@ -259,17 +259,21 @@ class TestRewards:
     there = jnp.asarray([0.5, 0.1, 0.0])
     np.testing.assert_allclose(arm_push.pushing_spot(there, there), there)
 
-  def test_pick_pays_for_placing_only_what_is_held(self):
-    # At the goal but not held: 0.25 (1 - tanh 0.5) = 0.134471.
-    value = arm_pick.reward(
-      jnp.float32(0.1), jnp.float32(0.0), jnp.float32(0.0)
-    )
-    np.testing.assert_allclose(value, 0.134471, atol=1e-5)
-    value = arm_pick.reward(
-      jnp.float32(0.0), jnp.float32(1.0), jnp.float32(0.2)
-    )
-    # 0.25 + 0.25 + 0.5 (1 - tanh 1) = 0.619203
-    np.testing.assert_allclose(value, 0.619203, atol=1e-5)
+  def test_pick_pays_for_lifting_and_placing_only_what_is_held(self):
+    def reward(reach, grip, distance, height, down=1.0):
+      parts = [jnp.float32(x) for x in (reach, grip, distance)]
+      return arm_pick.reward(
+        *parts, height=jnp.float32(height), down=jnp.float32(down)
+      )
+
+    # At the goal but not held: 0.2 (1 - tanh 0.5) = 0.107577.
+    np.testing.assert_allclose(reward(0.1, 0, 0, 0.2), 0.107577, atol=1e-5)
+    # Half lifted: 0.2 + 0.2 + 0.2 / 2 + 0.4 (1 - tanh 1) = 0.595362
+    np.testing.assert_allclose(reward(0, 1, 0.2, 0.025), 0.595362, atol=1e-5)
+    np.testing.assert_allclose(reward(0, 1, 0, 0.3), 1.0)
+    # Tilted by 60 degrees it is worth half, upside down nothing.
+    np.testing.assert_allclose(reward(0, 1, 0, 0.3, down=0.5), 0.5)
+    np.testing.assert_allclose(reward(0, 1, 0, 0.3, down=-1.0), 0.0)
 
   def test_held_needs_the_cube_between_fingers_that_press(self):
     held = lambda *args: arm_pick.held(*map(jnp.float32, args))
