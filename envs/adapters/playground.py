@@ -3,7 +3,9 @@
 `playground:CheetahRun` is Playground's own code for how an episode begins and
 for observation, reward and termination, unchanged. What moves the bodies is
 `envs.physics`, so that one name runs on MuJoCo's C engine, on MJX and on
-MJX-Warp. On a CPU that matters: C is some hundred times faster than MJX.
+MJX-Warp. On a CPU, C compiles in seconds where MJX takes a minute and more, and
+runs more steps per CPU second where there are contacts (2026-11-30, 256
+simulations, ratio C to MJX: CheetahRun 4.5, WalkerWalk 2.7, ReacherEasy 0.7).
 
 How: a Playground task reaches physics through three functions only,
 `mjx_env.make_data`, `mjx.forward` and `mjx_env.step`. Its `reset` and `step`
