@@ -99,9 +99,8 @@ def make(
   Raises:
     ValueError: for a name that gymnasium does not have, a physics, a
       `randomise`, or an action or observation space that cannot be had here.
-    MissingExtraError: if gymnasium is not installed.
-    gymnasium.error.DependencyNotInstalled: if the environment needs a package
-      that is not.
+    MissingExtraError: if gymnasium, or a package that the environment needs,
+      is not installed.
   """
   gymnasium = foreign.require("gymnasium", extra="gymnasium")
   # Imported when needed: this module needs gymnasium when it is imported.
@@ -126,6 +125,8 @@ def make(
     host = host_lib.Host(workers, max_simulators=config.max_simulators)
   except gymnasium.error.UnregisteredEnv as error:
     raise ValueError(f"gymnasium:{name}: {error}") from error
+  except gymnasium.error.DependencyNotInstalled as error:
+    raise foreign.MissingExtraError(f"gymnasium:{name}: {error}") from error
   return state_lib.Env(
     name=f"gymnasium:{name}",
     reset=_reset_fn(host),

@@ -67,8 +67,8 @@ def make(
 
   Raises:
     ValueError: for a name or a config entry that Playground does not have, for
-      `randomise`, or for a task that needs what `envs.physics` does not give.
-    FileNotFoundError: for a task whose robot Playground would download.
+      a task whose robot it would download or that needs what `envs.physics`
+      does not give, or for `randomise`.
     MissingExtraError: if Playground is not installed.
   """
   mjx_env = foreign.require(
@@ -116,7 +116,7 @@ def _check_name(name: str, registry: Any, mjx_env: Any) -> None:
       "it downloads."
     )
   if not mjx_env.MENAGERIE_PATH.exists():
-    raise FileNotFoundError(
+    raise ValueError(
       f"playground:{name} needs the robot meshes of mujoco_menagerie, which "
       "are not installed, and which Playground would clone from GitHub. An "
       "environment here never downloads. Put a checkout of that repository, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,8 @@ import pytest
 
 import envs
 from envs import rendering, validation
+from envs.adapters import foreign, simulators
 from envs.adapters import gymnasium as adapter
-from envs.adapters import simulators
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +57,13 @@ def test_a_discrete_observation_is_one_hot():
 def test_an_unknown_name_is_told_the_near_one():
   with pytest.raises(ValueError, match="HalfCheeta.*Did you mean"):
     envs.make("gymnasium:HalfCheeta-v5")
+
+
+def test_a_package_that_the_environment_misses_is_named():
+  if importlib.util.find_spec("Box2D"):
+    pytest.skip("Box2D is installed")
+  with pytest.raises(foreign.MissingExtraError, match="LunarLander.*Box2D"):
+    envs.make("gymnasium:LunarLander-v3")
 
 
 def test_a_child_reports_an_unknown_name_as_this_process_does():

@@ -136,7 +136,7 @@ def test_a_task_that_would_download_says_so_and_does_not(monkeypatch):
   refuse = lambda *a: pytest.fail("tried to download")
   monkeypatch.setattr(mjx_env, "ensure_menagerie_exists", refuse)
   for name in (locomotion.ALL_ENVS[0], "PandaPickCube"):
-    with pytest.raises(FileNotFoundError, match="mujoco_menagerie") as raised:
+    with pytest.raises(ValueError, match="mujoco_menagerie") as raised:
       envs.make(f"playground:{name}")
     assert str(mjx_env.MENAGERIE_PATH) in str(raised.value)
 
