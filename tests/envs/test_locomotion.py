@@ -418,17 +418,3 @@ def test_a_randomised_env_draws_another_body_at_every_reset():
 def test_configs_are_frozen(made):
   with pytest.raises(dataclasses.FrozenInstanceError):
     cheetah_run.default_config().episode_length = 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
-def test_mjx_takes_the_same_step_as_the_c_engine(made, name):
-  mjx = envs.make(name, physics="mjx")
-  action = 0.5 * jnp.cos(jnp.arange(mjx.action.size, dtype=jnp.float32))
-  key = jax.random.key(0)
-  ours, theirs = (
-    env.step(env.reset(key), action) for env in (made[name], jitted(mjx))
-  )
-  np.testing.assert_allclose(ours.obs, theirs.obs, atol=2e-3)
-  np.testing.assert_allclose(ours.reward, theirs.reward, atol=1e-4)
-  assert ours.terminated == theirs.terminated
