@@ -314,7 +314,10 @@ def _report(
   training.write_result(directory / "result.json", result)
   try:
     curve = curves.plot_learning_curve(
-      directory / metrics.FILE_NAME, directory / "curve.png", title=env.name
+      directory / metrics.FILE_NAME,
+      directory / "curve.png",
+      title=env.name,
+      success_name=None if env.success_metric is None else "success",
     )
     print(f"curve: {curve}")
   except ValueError as error:  # no episode has ended yet
