@@ -211,6 +211,7 @@ def main(argv: list[str]) -> None:
       must_match=["backend", *recipes.must_match(settings)],
       mesh=mesh,
       has_success=env.success_metric is not None,
+      is_resumable=env.is_resumable,
     )
   except (
     checkpoints.CheckpointError,

@@ -92,6 +92,7 @@ def train(
   must_match: Sequence[str] = (),
   mesh: jax.sharding.Mesh | None = None,
   has_success: bool = False,
+  is_resumable: bool = True,
 ) -> Result:
   """Runs a training run to its end, or to the first reason to stop.
 
@@ -103,6 +104,8 @@ def train(
     must_match: entries of it that a checkpoint must share to be resumed.
     mesh: devices to divide the environments over; None is the first device.
     has_success: whether the environment says when a task is solved.
+    is_resumable: False where the environment keeps state outside the program;
+      a resumed run then begins new episodes.
 
   Raises:
     InsufficientMemoryError: the programs do not fit.
@@ -138,6 +141,9 @@ def train(
       state, _ = checkpoints.restore(
         saved, programs.state, metadata=metadata, must_match=must_match
       )
+      if not is_resumable:
+        fresh = programs.init()
+        state = dataclasses.replace(state, sim=fresh.sim, carry=fresh.carry)
       display.print(f"resumed at {first_step:,} steps from {saved}")
     else:
       state = programs.init()

@@ -141,6 +141,15 @@ def test_a_run_can_be_evaluated_exported_and_continued(tmp_path):
   assert "num_envs" in other.stderr and "Traceback" not in other.stderr
 
 
+@pytest.mark.slow
+def test_a_host_environment_goes_on_with_new_episodes(tmp_path):
+  flags = [*SMALL, "--env=gymnasium:CartPole-v1"]
+  run(*flags, f"--run_dir={tmp_path}", "--num_steps=640")
+  output = run(f"--resume={tmp_path}", "--num_steps=1280", "--novideo").stdout
+  assert "resumed at 640 steps" in output
+  assert "goes on with fresh episodes" in output.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
   "flags, message",
   [
