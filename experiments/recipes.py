@@ -104,7 +104,7 @@ RECIPES: dict[str, Recipe] = {
   ),
   "cheetah_run": Recipe(num_steps=8_011_776, ppo=PPO),
   "hopper_hop": Recipe(
-    num_steps=8_011_776,
+    num_steps=6_012_928,
     ppo=dataclasses.replace(
       PPO,
       num_envs=256,
@@ -114,6 +114,9 @@ RECIPES: dict[str, Recipe] = {
       entropy_weight=3e-3,
     ),
   ),
+  "arm_reach": Recipe(num_steps=3_014_656, ppo=PPO),
+  "arm_push": Recipe(num_steps=4_014_080, ppo=PPO),
+  "arm_pick": Recipe(num_steps=16_007_168, ppo=PPO),
 }
 
 MAX_FPS = 50

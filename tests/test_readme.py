@@ -60,3 +60,11 @@ def test_every_make_target_of_the_readme_exists():
   makefile = (ROOT / "Makefile").read_text()
   for target in set(re.findall(r"make ([a-z]+(?:-[a-z]+)*)", README)):
     assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_training_page_runs_as_it_stands():
+  page = (ROOT / "docs" / "training.md").read_text()
+  (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+  names = defined_by(snippet)
+  assert names["state"].iteration == 3
+  assert np.isfinite(names["metrics"]["loss"])
