@@ -7,8 +7,8 @@ and from the cube to the goal [3] in m.
 Action: [7], steps of the joints' targets; see `envs.tasks.arm`.
 Reward: 0.3 for being where one pushes from, 1 - tanh(d / 0.2 m) with d from the
 gripper to a spot 2.5 cm behind the cube as seen from the goal, and 0.7 for the
-cube, 1 - tanh(d / 0.15 m) with d from the cube to the goal less what counts as
-success. When the cube has arrived the gripper may be anywhere.
+cube, 1 - tanh(d / 0.15 m) with d from the cube to the goal less half of what
+counts as success. When the cube has arrived the gripper may be anywhere.
 Success: the cube's centre is within 4 cm of the goal.
 Termination: never.
 Start: the gripper stands between the base and the cube, and the goal lies 10 to
@@ -201,6 +201,7 @@ def reward(
     success_m: the distance that is near enough.
   """
   is_there = distance < success_m
-  place = arm.near(jnp.maximum(distance - success_m, 0.0), scale_m=0.15)
+  # Half, so that it pays to come well within what counts.
+  place = arm.near(jnp.maximum(distance - success_m / 2, 0.0), scale_m=0.15)
   reach = jnp.where(is_there, 1.0, arm.near(reach, scale_m=0.2))
   return 0.3 * reach + 0.7 * place
