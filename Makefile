@@ -37,10 +37,10 @@ train: setup ## trains a robot policy; ARGS="--help" lists the flags
 	@$(RUN) experiments.embodied $(ARGS)
 
 test: lint types ## lint, types and every test; PYTEST_ARGS="-k NAME" chooses
-	@$(RUN) pytest $(PYTEST_ARGS)
+	@$(RUN) pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 test-fast: setup ## the tests that are not slow, in under 3 minutes
-	@$(RUN) pytest -m "not slow" $(PYTEST_ARGS)
+	@$(RUN) pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 lint: setup ## checks format and style
 	@$(RUN) ruff format --check .
