@@ -1,0 +1,1 @@
+"""The legs: each has `speed` and `learning`, (Job, Setting) -> JSON values."""
