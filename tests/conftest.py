@@ -66,3 +66,16 @@ def standard_promotion() -> Iterator[None]:
     jax.numpy_rank_promotion("allow"),
   ):
     yield
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
+  """Compiles without costly optimisations, in half the time.
+
+  Tests of what optimisation might change (bits, products, compensated sums)
+  carry the marker `optimised` and are compiled as users' programs are.
+  """
+  is_quick = request.node.get_closest_marker("optimised") is None
+  jax.config.update("jax_disable_most_optimizations", is_quick)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)

@@ -8,6 +8,8 @@ import pytest
 from rlinf_jax import flow
 from rlinf_jax.runtime import meshes
 
+pytestmark = pytest.mark.optimised
+
 X = jnp.linspace(-1.0, 1.0, 16 * 3, dtype=jnp.float32).reshape(16, 3)
 
 

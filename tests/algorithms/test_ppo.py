@@ -66,6 +66,7 @@ def test_it_finds_the_action_that_pays():
   assert abs(float(action[0]) - 0.5) < 0.1
 
 
+@pytest.mark.optimised
 def test_quanta_give_the_same_bits_on_1_and_8_devices():
   config = dataclasses.replace(CONFIG, num_envs=64, quantum=2)
   algorithm = make(toy_envs.counter(episode_length=5), config)

@@ -18,6 +18,8 @@ from envs.physics import fields as fields_lib
 from envs.physics import model_values as model_values_lib
 from envs.physics import parity
 
+pytestmark = pytest.mark.optimised
+
 NUM_SUBSTEPS = 3
 BATCH = 16
 

@@ -10,6 +10,8 @@ import pytest
 
 from rlinf_jax.models import normaliser
 
+pytestmark = pytest.mark.optimised
+
 summarise = jax.jit(normaliser.summarise)
 merge = jax.jit(normaliser.merge)
 
