@@ -46,6 +46,7 @@ print(np.asarray(action).tobytes().hex())
 """
 
 
+@pytest.mark.optimised  # as the child does, which knows no conftest
 def test_the_file_runs_without_this_project(tmp_path):
   policy_fn, obs = _make_policy()
   path = export.save_policy(tmp_path / "p.stablehlo", policy_fn, obs)
