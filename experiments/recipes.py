@@ -116,7 +116,24 @@ RECIPES: dict[str, Recipe] = {
   ),
   "arm_reach": Recipe(num_steps=3_014_656, ppo=PPO),
   "arm_push": Recipe(num_steps=4_014_080, ppo=PPO),
-  "arm_pick": Recipe(num_steps=16_007_168, ppo=PPO),
+  "arm_pick": Recipe(
+    num_steps=4_096_000,
+    ppo=dataclasses.replace(
+      PPO,
+      num_envs=1024,
+      unroll_length=20,
+      num_minibatches=16,
+      learning_rate_end=2e-4,
+      discount=0.97,
+      entropy_weight=1e-3,
+    ),
+    network=Network(
+      head="clipped_gaussian",
+      policy_sizes=(128, 128),
+      value_sizes=(256, 256),
+      activation="swish",
+    ),
+  ),
 }
 
 MAX_FPS = 50
