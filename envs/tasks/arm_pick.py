@@ -1,17 +1,22 @@
 """Pick a cube up with a 7-joint arm and hold it at a goal in the air.
 
 Observation: a dict of float32. "policy" [44]: what
-`envs.tasks.arm.proprioception` returns [32], from the gripper to the cube [3]
-in m, the cube's x and y axes [6], and from the cube to the goal [3] in m.
-"critic" [51]: the same, and what a camera does not show: the cube's velocity
-[3] in m/s and turning [3] in rad/s, and how well it is held [1].
+`envs.tasks.arm.proprioception` returns [32], from the gripper to the spot where
+to grasp [3] in m, the cube's x and y axes [6], and from the cube to the goal
+[3] in m. "critic" [51]: the same, and what a camera does not show: the cube's
+velocity [3] in m/s and turning [3] in rad/s, and how well it is held [1].
 Action: [8], steps of the targets of joints and gripper; see `envs.tasks.arm`.
-Reward: 0.2 for reaching the cube, 1 - tanh(d / 0.2 m); 0.2 for holding it; 0.2
-for lifting it, held, by 5 cm; 0.4 for bringing it, held, to the goal, 1 -
-tanh(d / 0.2 m); all of it times the cosine of the gripper's tilt from straight
-down, or else PPO learns to lever the cube up with the fingers on the floor. It
-is held as far as it lies between the fingers (within 1.5 cm) and these would
-close further (by 1 cm) if nothing were in between.
+Reward: 0.2 for reaching where to grasp, 1 - tanh(d / 0.2 m); 0.2 for holding
+the cube; 0.2 for lifting it, held, by 5 cm; 0.4 for bringing it, held, to the
+goal, 1 - tanh(d / 0.2 m); all of it times the cosine of the gripper's tilt from
+straight down. The cube is held as far as the gripper is where to grasp (within
+5 mm; a bell with 0.1 left 2 cm further), its fingers are at the cube's sides
+(within 2 mm; 0.1 left 1 cm further) and would close further (by 1 cm) if they
+could.
+Where to grasp is 8 mm above the cube's centre, which leaves 1.5 cm between the
+fingers and the floor. Each of these conditions was once missing, and PPO found
+out: it pressed the cube down, levered it up with its fingers on the floor, or
+claimed to hold what the floor's friction kept the fingers from.
 Success: the cube's centre is within 4 cm of the goal.
 Termination: never.
 
@@ -26,6 +31,7 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from envs import physics as physics_lib
 from envs import rewards
@@ -35,6 +41,8 @@ from envs.tasks import arm
 # The open gripper points down at (0.45, 0, 0.15) m.
 _HOME = (0.0, 0.04, 0.0, 2.55, 0.0, 0.552, 0.0)
 _HALF_M = 0.02  # of the cube, in assets/arm_pick.xml
+# From its centre to where to grasp it.
+_ABOVE_M = np.asarray([0.0, 0.0, 0.008], np.float32)
 
 randomise_model = arm.randomise_model
 
@@ -118,44 +126,53 @@ def make(
     simulation = sim.step(state.physics, target)
     cube, _ = arm.cube(mj_model, simulation)
     distance = arm.norm(goal - cube)
-    reach = arm.norm(cube - arm.gripper(mj_model, simulation))
-    grip = held(reach, squeeze(simulation, target))
+    reach = arm.norm(to_grasp(simulation))
+    is_held = grip(simulation, target)
     down = -arm.gripper_axes(mj_model, simulation)[2, 2]
     return state_lib.next_state(
       state,
       observe(simulation, target, goal),
-      reward=reward(reach, grip, distance, height=cube[2] - _HALF_M, down=down),
+      reward=reward(
+        reach, is_held, distance, height=cube[2] - _HALF_M, down=down
+      ),
       physics=simulation,
       metrics={
         "success": distance < config.success_m,
         "distance_m": distance,
-        "held": grip,
+        "held": is_held,
       },
       info={"goal": goal, "target": target},
     )
 
-  def squeeze(
+  def to_grasp(simulation: physics_lib.PhysicsState) -> jax.Array:
+    cube, _ = arm.cube(mj_model, simulation)
+    return cube + jnp.asarray(_ABOVE_M) - arm.gripper(mj_model, simulation)
+
+  def grip(
     simulation: physics_lib.PhysicsState, target: jax.Array
   ) -> jax.Array:
-    return (arm.positions(mj_model, simulation.data["qpos"]) - target)[-1]
+    opening = arm.positions(mj_model, simulation.data["qpos"])[-1]
+    return held(
+      arm.norm(to_grasp(simulation)),
+      opening=opening,
+      squeeze=opening - target[-1],
+    )
 
   def observe(
     simulation: physics_lib.PhysicsState, target: jax.Array, goal: jax.Array
   ) -> dict[str, jax.Array]:
     cube, axes = arm.cube(mj_model, simulation)
-    gap = cube - arm.gripper(mj_model, simulation)
     policy = jnp.concatenate(
       [
         arm.proprioception(mj_model, simulation, target),
-        gap,
+        to_grasp(simulation),
         axes[:, 0],
         axes[:, 1],
         goal - cube,
       ]
     )
-    grip = held(arm.norm(gap), squeeze(simulation, target))
-    velocity = simulation.data["qvel"][-6:]
-    critic = jnp.concatenate([policy, velocity, grip[None]])
+    hidden = [simulation.data["qvel"][-6:], grip(simulation, target)[None]]
+    critic = jnp.concatenate([policy, *hidden])
     return {"policy": policy, "critic": critic}
 
   return state_lib.Env(
@@ -184,20 +201,26 @@ def draw_cube(key: chex.PRNGKey, config: Config) -> jax.Array:
   return arm.cube_qpos(xy, yaw=yaw, half_m=_HALF_M)
 
 
-def held(reach: jax.Array, squeeze: jax.Array) -> jax.Array:
+def held(
+  reach: jax.Array, *, opening: jax.Array, squeeze: jax.Array
+) -> jax.Array:
   """Returns how well the cube is held, [] in [0, 1].
 
   Args:
-    reach: from the gripper to the cube, m.
-    squeeze: how much further the fingers would close if they could, m.
+    reach: from the gripper to where to grasp, m.
+    opening: how far each finger is open, m.
+    squeeze: how much further it would close if it could, m.
   """
-  is_between = rewards.tolerance(reach, bounds=(0.0, 0.015), margin=0.02)
-  return is_between * jnp.clip(squeeze / 0.01, 0.0, 1.0)
+  is_there = rewards.tolerance(reach, bounds=(0.0, 0.005), margin=0.02)
+  is_shut = rewards.tolerance(
+    opening, bounds=(0.0, _HALF_M + 0.002), margin=0.01
+  )
+  return is_there * is_shut * jnp.clip(squeeze / 0.01, 0.0, 1.0)
 
 
 def reward(
   reach: jax.Array,
-  grip: jax.Array,
+  is_held: jax.Array,
   distance: jax.Array,
   *,
   height: jax.Array,
@@ -206,8 +229,8 @@ def reward(
   """Returns the reward [] in [0, 1].
 
   Args:
-    reach: from the gripper to the cube, m.
-    grip: how well the cube is held; see `held`.
+    reach: from the gripper to where to grasp, m.
+    is_held: how well the cube is held; see `held`.
     distance: from the cube to the goal, m.
     height: of the cube above the floor, m.
     down: cosine of the gripper's tilt from straight down.
@@ -215,5 +238,5 @@ def reward(
   reached = arm.near(reach, scale_m=0.2)
   lifted = jnp.clip(height / 0.05, 0.0, 1.0)
   place = arm.near(distance, scale_m=0.2)
-  parts = 0.2 * reached + grip * (0.2 + 0.2 * lifted + 0.4 * place)
+  parts = 0.2 * reached + is_held * (0.2 + 0.2 * lifted + 0.4 * place)
   return jnp.clip(down, 0.0, 1.0) * parts
