@@ -95,6 +95,21 @@ PPO = ppo.Config(
   learning_rate_end=3e-4,
   entropy_weight=1e-2,
 )
+ARM_PPO = dataclasses.replace(
+  PPO,
+  num_envs=1024,
+  unroll_length=20,
+  num_minibatches=16,
+  learning_rate_end=2e-4,
+  discount=0.97,
+  entropy_weight=1e-3,
+)
+ARM_NETWORK = Network(
+  head="clipped_gaussian",
+  policy_sizes=(128, 128),
+  value_sizes=(256, 256),
+  activation="swish",
+)
 DEFAULT = Recipe(num_steps=8_011_776, ppo=PPO)
 
 RECIPES: dict[str, Recipe] = {
@@ -114,26 +129,9 @@ RECIPES: dict[str, Recipe] = {
       entropy_weight=3e-3,
     ),
   ),
-  "arm_reach": Recipe(num_steps=3_014_656, ppo=PPO),
-  "arm_push": Recipe(num_steps=4_014_080, ppo=PPO),
-  "arm_pick": Recipe(
-    num_steps=4_096_000,
-    ppo=dataclasses.replace(
-      PPO,
-      num_envs=1024,
-      unroll_length=20,
-      num_minibatches=16,
-      learning_rate_end=2e-4,
-      discount=0.97,
-      entropy_weight=1e-3,
-    ),
-    network=Network(
-      head="clipped_gaussian",
-      policy_sizes=(128, 128),
-      value_sizes=(256, 256),
-      activation="swish",
-    ),
-  ),
+  "arm_reach": Recipe(num_steps=1_024_000, ppo=ARM_PPO, network=ARM_NETWORK),
+  "arm_push": Recipe(num_steps=3_072_000, ppo=ARM_PPO, network=ARM_NETWORK),
+  "arm_pick": Recipe(num_steps=6_144_000, ppo=ARM_PPO, network=ARM_NETWORK),
 }
 
 MAX_FPS = 50
