@@ -147,7 +147,9 @@ def cube(
 def cube_qpos(xy: jax.Array, *, yaw: jax.Array, half_m: float) -> jax.Array:
   """Returns the pose [7] of a cube that lies on the floor, turned by yaw."""
   zero = jnp.zeros((), jnp.float32)
-  height = jnp.full((), half_m, jnp.float32)
+  # A tenth of a millimetre into the floor: at exactly 0 rounding decides
+  # whether they touch, and differently on each engine.
+  height = jnp.full((), half_m - 1e-4, jnp.float32)
   turn = jnp.stack([jnp.cos(yaw / 2), zero, zero, jnp.sin(yaw / 2)])
   return jnp.concatenate([xy, height[None], turn])
 

@@ -200,9 +200,9 @@ class TestReset:
     ):
       mj_data.qpos = qpos
       mujoco.mj_forward(mj_model, mj_data)
-      # The cube rests on the floor; the gripper touches nothing.
+      # The cube rests on the floor, 0.1 mm deep; the gripper touches nothing.
       assert not set(mj_data.contact.geom.ravel()) & set(fingers)
-      assert (mj_data.contact.dist > -1e-6).all()
+      assert (mj_data.contact.dist > -1.1e-4).all()
       low, high = mj_model.jnt_range[:7].T
       assert (qpos[:7] > low).all() and (qpos[:7] < high).all()
       assert mj_data.site("gripper").xpos[2] > 0.025

@@ -7,10 +7,13 @@ import pytest
 import envs
 from envs.physics import parity
 
+# Unoptimised, the arm's MJX program runs for many minutes.
+pytestmark = pytest.mark.optimised
+
 NUM = 16
 TASKS = [n for n in envs.names() if not n.startswith("pendulum")]
-# MJX compiles the humanoid and the arm for minutes; the three tasks of the arm
-# share its model.
+# MJX compiles the arm for a minute: arm_pick stands for arm_push, and
+# test_arm.py steps arm_reach.
 MJX_TASKS = [n for n in TASKS if n not in ("arm_reach", "arm_push")]
 
 
