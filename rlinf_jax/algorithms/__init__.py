@@ -1,0 +1,1 @@
+"""Training algorithms: macro flows over stages, their losses arguments."""
