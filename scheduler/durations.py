@@ -1,0 +1,166 @@
+"""Durations of a stage's granules: the only place where a profile is read."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+from scheduler import decoding, errors
+from scheduler.clusters import DeviceClass
+from scheduler.profiles import (
+  ComputeLaw,
+  Config,
+  DecodeLaw,
+  Profile,
+  mean_tokens,
+)
+from scheduler.workflows import Stage
+
+T = TypeVar("T")
+NS_PER_S = 1_000_000_000
+
+
+def to_ns(seconds: float) -> int:
+  """Returns seconds as whole nanoseconds, rounded up."""
+  return math.ceil(round(seconds * NS_PER_S, 3))
+
+
+def split(share: tuple[int, int], granule: int) -> tuple[tuple[int, int], ...]:
+  """Returns the granules of a share, as half-open intervals of items."""
+  start, stop = share
+  return tuple((i, min(i + granule, stop)) for i in range(start, stop, granule))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def granules_ns(
+  stage: Stage,
+  profile: Profile,
+  device: DeviceClass,
+  devices: int,
+  config: Config,
+  granule: int,
+  share: tuple[int, int],
+  cohort: tuple[int, int] | None = None,
+  seed: int = 0,
+) -> tuple[int, ...]:
+  """Returns how long each granule of a Run takes, in order.
+
+  A decode works on its whole cohort at once; the duration of its granule is the
+  time from the previous granule's completion to its own, so that the first is
+  long and the tail is seen.
+
+  Args:
+    stage: the stage.
+    profile: measured or modelled times.
+    device: the class of the devices.
+    devices: how many.
+    config: of each replica.
+    granule: items of a granule; the last may be smaller.
+    share: half-open interval of items, in emission order.
+    cohort: of a decode, see `plans.Run`; None: the share.
+    seed: of the lengths, where they vary.
+
+  Returns:
+    Nanoseconds.
+
+  Raises:
+    ProfileError: the profile lacks the stage, class or configuration, or was
+      not measured there.
+  """
+  law = profile.law(stage.name, device.name, config)
+  parts = split(share, granule)
+  if isinstance(law, DecodeLaw):
+    base, *_ = whole = cohort or share
+    ready = decoding.ready_s(
+      stage, law, device, config, replicas(devices, config), whole, seed
+    )
+    last = to_ns(ready[share[0] - base - 1]) if share[0] > base else 0
+    ends = [to_ns(ready[stop - base - 1]) for _, stop in parts]
+    return tuple(b - a for a, b in zip([last, *ends], ends))
+  by_size = {
+    size: compute_ns(stage, profile, device, devices, config, size)
+    for size in {stop - start for start, stop in parts}
+  }
+  return tuple(by_size[stop - start] for start, stop in parts)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def compute_ns(
+  stage: Stage,
+  profile: Profile,
+  device: DeviceClass,
+  devices: int,
+  config: Config,
+  granule: int,
+) -> int:
+  """Returns the nanoseconds of one granule of a stage that is not a decode."""
+  law = profile.law(stage.name, device.name, config)
+  if isinstance(law, DecodeLaw):
+    raise errors.ProfileError(
+      f"stage {stage.name!r} decodes: its granules have no time of their own"
+    )
+  if isinstance(law, ComputeLaw):
+    if device.flops_per_s <= 0:
+      raise errors.ProfileError(
+        f"stage {stage.name!r} needs flops_per_s of device class"
+        f" {device.name!r}"
+      )
+    items = math.ceil(granule / replicas(devices, config))
+    rate = device.flops_per_s * law.efficiency * config.devices
+    return to_ns(law.overhead_s + items * law.flop_per_item / rate)
+  return to_ns(_named(stage, law.seconds, granule, devices))
+
+
+def transient_bytes(
+  stage: Stage,
+  profile: Profile,
+  device: DeviceClass,
+  devices: int,
+  config: Config,
+  granule: int,
+) -> int:
+  """Returns bytes per device that a granule takes while it runs."""
+  law = profile.law(stage.name, device.name, config)
+  own = stage.item_bytes * math.ceil(granule / replicas(devices, config))
+  of_law = 0.0
+  if isinstance(law, ComputeLaw):
+    items = math.ceil(granule / replicas(devices, config))
+    of_law = items * law.bytes_per_item / config.devices
+  elif isinstance(law, DecodeLaw):
+    active = min(law.max_active, math.ceil(granule / replicas(devices, config)))
+    context = float(stage.lengths.prompt_tokens) if stage.lengths else 0.0
+    context += mean_tokens(stage.lengths) if stage.lengths else 0.0
+    of_law = active * context * law.kv_bytes_per_token / config.devices
+  else:
+    of_law = _named(stage, law.num_bytes, granule, devices)
+  return math.ceil(own / config.devices + of_law)
+
+
+def state_bytes(stage: Stage, config: Config) -> int:
+  """Returns bytes per device of a stage's resident state."""
+  return math.ceil(stage.state_bytes / config.devices)
+
+
+def replicas(devices: int, config: Config) -> int:
+  """Returns how many replicas `devices` devices hold.
+
+  Raises:
+    ProfileError: not one, or devices are left over.
+  """
+  if devices < config.devices or devices % config.devices:
+    raise errors.ProfileError(
+      f"{devices} devices do not divide into replicas of {config.devices}"
+      f" ({config})"
+    )
+  return devices // config.devices
+
+
+def _named(
+  stage: Stage, law_fn: Callable[[int, int], T], granule: int, devices: int
+) -> T:
+  try:
+    return law_fn(granule, devices)
+  except errors.ProfileError as error:
+    raise errors.ProfileError(f"stage {stage.name!r}: {error}") from None

@@ -1,0 +1,371 @@
+"""Profiles: how long a stage takes, by granule, devices and configuration."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import math
+
+from scheduler import errors
+from scheduler.clusters import DeviceClass
+from scheduler.workflows import Lengths, LogNormalLengths, TraceLengths
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Config:
+  """How one replica of a stage is laid out.
+
+  Attributes:
+    tp: tensor-parallel devices.
+    pp: pipeline-parallel stages.
+  """
+
+  tp: int = 1
+  pp: int = 1
+
+  def __post_init__(self) -> None:
+    if min(self.tp, self.pp) < 1:
+      raise errors.ProfileError(f"degrees must be at least 1, got {self}")
+
+  @property
+  def devices(self) -> int:
+    """Devices of one replica."""
+    return self.tp * self.pp
+
+  def __str__(self) -> str:
+    return f"tp{self.tp}" + (f"pp{self.pp}" if self.pp > 1 else "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+  """One measurement.
+
+  Attributes:
+    granule: items at once.
+    devices: on how many devices.
+    seconds: median time of one granule.
+    num_bytes: transient bytes, per device.
+  """
+
+  granule: int
+  devices: int
+  seconds: float
+  num_bytes: int = 0
+
+  def __post_init__(self) -> None:
+    if self.granule < 1 or self.devices < 1:
+      raise errors.ProfileError(
+        f"a sample needs at least one item and one device, got {self}"
+      )
+    if self.seconds < 0 or self.num_bytes < 0:
+      raise errors.ProfileError(f"a sample cannot be negative, got {self}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+  """Measured times on given numbers of devices.
+
+  Piecewise linear in the granule. Between measured numbers of devices, the
+  reciprocal of the time is interpolated linearly in their number: a stage that
+  scales perfectly is then interpolated exactly. Times that fall as the granule
+  grows, or rise with devices, are noise: the running maximum (minimum) is
+  used.
+
+  Attributes:
+    samples: at least one; for each number of devices one or more granules.
+    extrapolate: beyond what was measured continue the outermost piece, where
+      otherwise an error is raised.
+  """
+
+  samples: tuple[Sample, ...]
+  extrapolate: bool = False
+
+  def __post_init__(self) -> None:
+    _check_samples(self.samples)
+
+  def seconds(self, granule: int, devices: int) -> float:
+    """Returns the time of one granule; raises ProfileError outside."""
+    curves = _curves(self.samples)
+    counts = sorted(curves)
+    if devices in curves:
+      return max(0.0, self._along(curves[devices], granule, 0))
+    low, high = self._around(counts, devices, "devices")
+    t_low = self._along(curves[low], granule, 0)
+    if low == high:
+      return max(0.0, t_low)
+    t_high = min(t_low, self._along(curves[high], granule, 0))
+    if min(t_low, t_high) <= 0:
+      return max(0.0, t_high)
+    w = (devices - low) / (high - low)
+    rate = (1 - w) / t_low + w / t_high
+    # Extrapolated below the fewest devices a rate may reach zero.
+    return 1 / max(rate, devices / (high * t_low))
+
+  def num_bytes(self, granule: int, devices: int) -> int:
+    """Returns transient bytes per device; as `seconds`, never too little."""
+    curves = _curves(self.samples)
+    fewer = [n for n in sorted(curves) if n <= devices] or [min(curves)]
+    return math.ceil(max(0.0, self._along(curves[fewer[-1]], granule, 1)))
+
+  def _along(
+    self, curve: tuple[tuple[float, ...], ...], granule: int, column: int
+  ) -> float:
+    sizes = [point[0] for point in curve]
+    low, high = self._around(sizes, granule, "granule")
+    if low == high:
+      y = curve[sizes.index(low)][1 + column]
+      outside = granule not in (low,)
+      # A single granule was measured: time is taken as proportional to it.
+      return y * granule / low if outside else y
+    a, b = curve[sizes.index(low)], curve[sizes.index(high)]
+    w = (granule - low) / (high - low)
+    return (1 - w) * a[1 + column] + w * b[1 + column]
+
+  def _around(self, known: list, value: int, what: str) -> tuple:
+    if known[0] <= value <= known[-1]:
+      i = bisect.bisect_left(known, value)
+      return (value, value) if known[i] == value else (known[i - 1], known[i])
+    if not self.extrapolate:
+      raise errors.ProfileError(
+        f"{what} {value} is outside the measured {known[0]} to {known[-1]};"
+        " measure there, or set extrapolate"
+      )
+    if len(known) == 1:
+      return known[0], known[0]
+    return (known[0], known[1]) if value < known[0] else (known[-2], known[-1])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaTable:
+  """Measured times of one replica; more devices are more replicas.
+
+  Attributes:
+    samples: all with the same number of devices, that of one replica.
+    extrapolate: see `Table`.
+  """
+
+  samples: tuple[Sample, ...]
+  extrapolate: bool = False
+
+  def __post_init__(self) -> None:
+    _check_samples(self.samples)
+    if len({s.devices for s in self.samples}) > 1:
+      raise errors.ProfileError(
+        "a ReplicaTable describes one replica: all samples need the same"
+        " number of devices; use a Table"
+      )
+
+  def seconds(self, granule: int, devices: int) -> float:
+    """Returns the time of one granule; raises ProfileError outside."""
+    return self._table().seconds(*self._part(granule, devices))
+
+  def num_bytes(self, granule: int, devices: int) -> int:
+    """Returns transient bytes per device."""
+    return self._table().num_bytes(*self._part(granule, devices))
+
+  def _table(self) -> Table:
+    return Table(samples=self.samples, extrapolate=self.extrapolate)
+
+  def _part(self, granule: int, devices: int) -> tuple[int, int]:
+    size = self.samples[0].devices
+    if devices < size:
+      raise errors.ProfileError(
+        f"one replica has {size} devices; {devices} are too few"
+      )
+    return math.ceil(granule / (devices // size)), size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ComputeLaw:
+  """Time of a compute-bound stage: overhead + work / (rate * efficiency).
+
+  Replicas share a granule; the fullest one decides.
+
+  Attributes:
+    flop_per_item: operations per item.
+    efficiency: share of the device class's flops_per_s that is reached.
+    overhead_s: of each granule (launches, collectives).
+    bytes_per_item: transient bytes per item, over one replica.
+  """
+
+  flop_per_item: float
+  efficiency: float
+  overhead_s: float = 0.0
+  bytes_per_item: float = 0.0
+
+  def __post_init__(self) -> None:
+    if not 0 < self.efficiency <= 1:
+      raise errors.ProfileError(
+        f"efficiency must be in (0, 1], got {self.efficiency}"
+      )
+    if min(self.flop_per_item, self.overhead_s, self.bytes_per_item) < 0:
+      raise errors.ProfileError(f"a law cannot be negative, got {self}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeLaw:
+  """Time per token of one replica with b active sequences of context c.
+
+  t0_s + max((weight_bytes + b c kv_bytes) / (bandwidth * efficiency),
+             2 * num_params * b / (flops * flop_efficiency))
+
+  Attributes:
+    t0_s: fixed time per token.
+    weight_bytes: read for every token.
+    kv_bytes_per_token: per sequence and token of context.
+    num_params: active parameters.
+    efficiency: share of memory bandwidth that is reached.
+    flop_efficiency: share of flops_per_s that is reached.
+    max_active: sequences that one replica decodes at once.
+  """
+
+  t0_s: float
+  weight_bytes: float
+  kv_bytes_per_token: float
+  num_params: float
+  efficiency: float = 0.8
+  flop_efficiency: float = 0.5
+  max_active: int = 256
+
+  def __post_init__(self) -> None:
+    shares = (self.efficiency, self.flop_efficiency)
+    if min(shares) <= 0 or max(shares) > 1:
+      raise errors.ProfileError(f"efficiencies must be in (0, 1], got {shares}")
+    amounts = (
+      self.t0_s,
+      self.weight_bytes,
+      self.kv_bytes_per_token,
+      self.num_params,
+    )
+    if min(amounts) < 0 or self.max_active < 1:
+      raise errors.ProfileError(
+        f"a law cannot be negative, and max_active is at least 1, got {self}"
+      )
+
+  def token_s(
+    self, active: float, context: float, device: DeviceClass, config: Config
+  ) -> float:
+    """Returns the seconds of one token of each of `active` sequences."""
+    size = config.devices
+    moved = self.weight_bytes + active * context * self.kv_bytes_per_token
+    memory_s = moved / (device.memory_bytes_per_s * self.efficiency * size)
+    flop = 2 * self.num_params * active
+    compute_s = flop / (device.flops_per_s * self.flop_efficiency * size)
+    return self.t0_s + max(memory_s, compute_s)
+
+
+Law = Table | ReplicaTable | ComputeLaw | DecodeLaw
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+  """The law of one stage on one device class in one configuration."""
+
+  stage: str
+  device_class: str
+  law: Law
+  config: Config = Config()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+  """What is known of the stages' times.
+
+  Attributes:
+    entries: at most one for each stage, device class and configuration.
+    provenance: what was measured, where, when; or how it was made.
+  """
+
+  entries: tuple[Entry, ...]
+  provenance: str = ""
+
+  def __post_init__(self) -> None:
+    keys = [(e.stage, e.device_class, e.config) for e in self.entries]
+    if len(set(keys)) != len(keys):
+      twice = next(key for key in keys if keys.count(key) > 1)
+      raise errors.ProfileError(f"two entries for {twice}")
+
+  def configs(self, stage: str, device_class: str) -> tuple[Config, ...]:
+    """Returns the configurations known for a stage on a device class."""
+    return tuple(
+      e.config
+      for e in self.entries
+      if e.stage == stage and e.device_class == device_class
+    )
+
+  def device_classes(self, stage: str) -> tuple[str, ...]:
+    """Returns the device classes that a stage is profiled on."""
+    found = dict.fromkeys(
+      e.device_class for e in self.entries if e.stage == stage
+    )
+    return tuple(found)
+
+  def law(self, stage: str, device_class: str, config: Config) -> Law:
+    """Returns the law of a stage on a device class in a configuration.
+
+    Raises:
+      ProfileError: it is not in the profile.
+    """
+    for e in self.entries:
+      if (e.stage, e.device_class, e.config) == (stage, device_class, config):
+        return e.law
+    known = [
+      f"{e.device_class} {e.config}" for e in self.entries if e.stage == stage
+    ]
+    raise errors.ProfileError(
+      f"stage {stage!r} is not profiled on {device_class!r} in {config};"
+      f" known: {known or 'nothing of this stage'}"
+    )
+
+
+def mean_tokens(lengths: Lengths) -> float:
+  """Returns the mean number of generated tokens of an item."""
+  if isinstance(lengths, TraceLengths):
+    return sum(lengths.tokens) / len(lengths.tokens)
+  return _mean_log_normal(lengths)
+
+
+@functools.lru_cache(maxsize=256)
+def _mean_log_normal(lengths: LogNormalLengths) -> float:
+  """E[min(X, m)] of a log-normal X, in closed form."""
+  if lengths.sigma == 0:
+    return min(lengths.median_tokens, float(lengths.max_tokens))
+  mu, s, m = math.log(lengths.median_tokens), lengths.sigma, lengths.max_tokens
+  z = (math.log(m) - mu) / s
+  below = math.exp(mu + s * s / 2) * _normal_cdf(z - s)
+  return below + m * (1 - _normal_cdf(z))
+
+
+def _normal_cdf(z: float) -> float:
+  return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+def _check_samples(samples: tuple[Sample, ...]) -> None:
+  if not samples:
+    raise errors.ProfileError("a table needs at least one sample")
+  keys = [(s.granule, s.devices) for s in samples]
+  if len(set(keys)) != len(keys):
+    twice = next(key for key in keys if keys.count(key) > 1)
+    raise errors.ProfileError(
+      f"two samples for granule {twice[0]} on {twice[1]} devices"
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _curves(
+  samples: tuple[Sample, ...],
+) -> dict[int, tuple[tuple[float, ...], ...]]:
+  """Returns (granule, seconds, bytes) by number of devices, made monotone."""
+  curves: dict[int, tuple[tuple[float, ...], ...]] = {}
+  for devices in sorted({s.devices for s in samples}):
+    points = sorted((s for s in samples if s.devices == devices),
+                    key=lambda s: s.granule)  # fmt: skip
+    curve: list[tuple[float, ...]] = []
+    for s in points:
+      last = curve[-1] if curve else (0.0, 0.0, 0.0)
+      curve.append(
+        (s.granule, max(s.seconds, last[1]), max(s.num_bytes, last[2]))
+      )
+    curves[devices] = tuple(curve)
+  return curves

@@ -1,0 +1,78 @@
+"""Timelines: what ran, or was simulated, when and where."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from scheduler.plans import ActivityKind
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+  """One activity of one iteration, as it happened.
+
+  Attributes:
+    kind: see `plans.Activity`.
+    stage: its stage.
+    iteration: from 0.
+    resources: names of the resources that it occupied.
+    start_ns: nanoseconds since the timeline's start.
+    stop_ns: when it ended.
+    items: half-open interval of the stage's items.
+    index: of the activity in the flat plan, where there is one, else -1.
+    target: of transfers and weight syncs, the stage that receives.
+    num_bytes: moved.
+  """
+
+  kind: ActivityKind
+  stage: str
+  iteration: int
+  resources: tuple[str, ...]
+  start_ns: int
+  stop_ns: int
+  items: tuple[int, int] = (0, 0)
+  index: int = -1
+  target: str = ""
+  num_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MemorySample:
+  """Bytes taken on each device of a resource, from an instant on."""
+
+  resource: str
+  at_ns: int
+  bytes_per_device: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+  """What ran when and where.
+
+  Attributes:
+    source: whether it was simulated or measured.
+    events: by start, then by end.
+    memory: by instant.
+    label: for people.
+  """
+
+  source: Literal["simulated", "measured"]
+  events: tuple[Event, ...]
+  memory: tuple[MemorySample, ...] = ()
+  label: str = ""
+
+  @property
+  def stop_ns(self) -> int:
+    """When the last event ended; 0 for none."""
+    return max((event.stop_ns for event in self.events), default=0)
+
+  @property
+  def num_iterations(self) -> int:
+    return max((event.iteration for event in self.events), default=-1) + 1
+
+  def iteration_stop_ns(self, iteration: int) -> int:
+    """Returns when the last event of an iteration ended."""
+    return max(
+      (e.stop_ns for e in self.events if e.iteration == iteration), default=0
+    )
