@@ -1,0 +1,169 @@
+"""What a workflow's activities cost on a cluster, looked up once.
+
+Planners ask for the same few durations thousands of times. Hashing a profile
+takes longer than lowering a plan, so that `of` goes by the identity of its
+arguments, and its result remembers by what is small.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from scheduler import devices as device_sets
+from scheduler import durations, errors, transfers
+from scheduler.clusters import Cluster, DeviceClass
+from scheduler.devices import Devices
+from scheduler.plans import Run
+from scheduler.profiles import Profile
+from scheduler.workflows import Edge, Stage, Workflow, topological_order
+
+Interval = tuple[int, int]
+
+
+class Prices:
+  """Durations and bytes of one workflow, profile, cluster and seed."""
+
+  def __init__(
+    self, workflow: Workflow, profile: Profile, cluster: Cluster, seed: int
+  ):
+    self.workflow = workflow
+    self.profile = profile
+    self.cluster = cluster
+    self.seed = seed
+    self.stages: dict[str, Stage] = {s.name: s for s in workflow.stages}
+    self.order: tuple[str, ...] = topological_order(workflow)
+    self.edges_into: dict[str, tuple[Edge, ...]] = {
+      name: tuple(e for e in workflow.edges if e.target == name)
+      for name in self.stages
+    }
+    self._known: dict[Any, Any] = {}
+
+  def device_class(self, run: Run) -> DeviceClass:
+    """Returns the class of a Run's devices.
+
+    Raises:
+      InfeasiblePlanError: they are not all of one class, or do not exist.
+    """
+    key = ("class", run.devices)
+    if key not in self._known:
+      try:
+        self._known[key] = self.cluster.class_of(run.devices)
+      except errors.ClusterError as error:
+        raise errors.InfeasiblePlanError(
+          f"stage {run.stage!r}: {error}"
+        ) from None
+    return self._known[key]
+
+  def granules_ns(
+    self, run: Run, granule: int, part: Interval
+  ) -> tuple[int, ...]:
+    """Returns the durations of the granules of a part of a Run's share."""
+    whole = run.cohort or self.share(run)
+    key = (run.stage, run.devices, run.config, granule, part, whole)
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = durations.granules_ns(
+        self.stages[run.stage],
+        self.profile,
+        self.device_class(run),
+        len(run.devices),
+        run.config,
+        granule,
+        part,
+        whole,
+        self.seed,
+      )
+    return found
+
+  def share(self, run: Run) -> Interval:
+    """Returns the items that a Run emits."""
+    return run.share or (0, self.stages[run.stage].items)
+
+  def transient_bytes(self, run: Run, items: int) -> int:
+    """Returns bytes per device that so many items at once take."""
+    key = ("transient", run.stage, run.devices, run.config, items)
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = durations.transient_bytes(
+        self.stages[run.stage],
+        self.profile,
+        self.device_class(run),
+        len(run.devices),
+        run.config,
+        items,
+      )
+    return found
+
+  def state_bytes(self, run: Run) -> int:
+    """Returns bytes per device of the state of a Run's stage."""
+    return durations.state_bytes(self.stages[run.stage], run.config)
+
+  def swap_ns(self, devices: Devices, bytes_per_device: int) -> int:
+    """See `transfers.swap_ns`."""
+    key = ("swap", devices, bytes_per_device)
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = transfers.swap_ns(
+        self.cluster, devices, bytes_per_device
+      )
+    return found
+
+  def edge_ns(self, source: Devices, target: Devices, num_bytes: int) -> int:
+    """See `transfers.edge_ns`."""
+    key = ("edge", source, target, num_bytes)
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = transfers.edge_ns(
+        self.cluster, source, target, num_bytes
+      )
+    return found
+
+  def sync_ns(
+    self, source: Devices, target: Devices, num_bytes: int, shards: int
+  ) -> int:
+    """See `transfers.sync_ns`."""
+    key = ("sync", source, target, num_bytes, shards)
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = transfers.sync_ns(
+        self.cluster, source, target, num_bytes, shards=shards
+      )
+    return found
+
+  def atoms(self, sets: tuple[Devices, ...]) -> tuple[Devices, ...]:
+    """See `devices.atoms`."""
+    key = ("atoms", sets)
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = device_sets.atoms(sets)
+    return found
+
+
+def of(
+  workflow: Workflow, profile: Profile, cluster: Cluster, *, seed: int = 0
+) -> Prices:
+  """Returns the prices of these very objects, the same on every call."""
+  return _of(_Identity(workflow), _Identity(profile), _Identity(cluster), seed)
+
+
+class _Identity:
+  """Equal only where the value is the same object."""
+
+  __slots__ = ("value",)
+
+  def __init__(self, value: Any):
+    self.value = value
+
+  def __hash__(self) -> int:
+    return id(self.value)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Identity) and self.value is other.value
+
+
+@functools.lru_cache(maxsize=64)
+def _of(
+  workflow: _Identity, profile: _Identity, cluster: _Identity, seed: int
+) -> Prices:
+  return Prices(workflow.value, profile.value, cluster.value, seed)
