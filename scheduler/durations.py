@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from scheduler import decoding, errors
+from scheduler import decoding, errors, profiles
 from scheduler.clusters import DeviceClass
 from scheduler.profiles import (
   ComputeLaw,
   Config,
   DecodeLaw,
   Profile,
-  mean_tokens,
 )
 from scheduler.workflows import Stage
 
@@ -131,7 +130,7 @@ def transient_bytes(
   elif isinstance(law, DecodeLaw):
     active = min(law.max_active, math.ceil(granule / replicas(devices, config)))
     context = float(stage.lengths.prompt_tokens) if stage.lengths else 0.0
-    context += mean_tokens(stage.lengths) if stage.lengths else 0.0
+    context += profiles.mean_tokens(stage.lengths) if stage.lengths else 0.0
     of_law = active * context * law.kv_bytes_per_token / config.devices
   else:
     of_law = _named(stage, law.num_bytes, granule, devices)

@@ -1,25 +1,4 @@
-"""Stages and loops: what a macro flow is written with.
-
-A macro flow is an ordinary Python function over *stages*. It runs as it
-stands, eagerly, one jitted stage at a time, under a debugger; or fused into
-one program, on one device or over a mesh, with `fuse`:
-
-    @flow.stage(items={1: 0})
-    def act(params, obs_b): ...
-
-    @flow.stage(items={1: 0}, reduces="sum")
-    def grad(params, batch_b): ...
-
-    def iteration(state, key):
-      ...
-      sim_b, step_tb = flow.loop(body, state.sim, key_tb)
-
-    run = flow.fuse(iteration, donate=(0,))
-
-A stage is one equation of the jaxpr of the flow, so that a transformation can
-see it. Batch "items" are what may be divided: between granules, quanta and
-devices.
-"""
+"""Stages: the pure functions that a macro flow is made of."""
 
 from __future__ import annotations
 
@@ -30,11 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
 P = jax.sharding.PartitionSpec
 REDUCTIONS = ("sum",)
+PLACES = ("mesh", "host", "process")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +31,21 @@ class Spec:
     quantum: the number of items reduced at once. Sums are taken per quantum,
       then over quanta in item order, so that they do not depend on granules or
       devices to the last bit. None reduces each granule at once.
+    groups: items that must be complete together before one of them is used.
+    place: "mesh" for a function of JAX arrays; "host" for one of NumPy arrays
+      that runs on host cores; "process" for one that another process group
+      serves.
+    out_fn: of a stage that is not on a mesh, the shapes of its results.
   """
 
   name: str
   items: tuple[tuple[int, int], ...]
-  out_axis: int
-  reduces: str | None
-  quantum: int | None
+  out_axis: int = 0
+  reduces: str | None = None
+  quantum: int | None = None
+  groups: int = 1
+  place: str = "mesh"
+  out_fn: Callable[..., Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,16 +65,16 @@ class Stage:
       )
     leaves, in_tree = jax.tree.flatten(args)
     axes = _flat_axes(args, axes_by_arg)
-    call = _Call(self.fn, self.spec, in_tree)
+    call = Call(self.fn, self.spec, in_tree)
     _check_items(self.spec, leaves, axes)
     out_axis, mesh = self.spec.out_axis, jax.sharding.get_abstract_mesh()
     if not any(isinstance(x, jax.core.Tracer) for x in leaves):
-      out = _compiled(call, axes)(*leaves)
-    elif not mesh.empty and axes_by_arg:
+      out = run_eagerly(call, axes, leaves)
+    elif not mesh.empty and axes_by_arg and self.spec.place == "mesh":
       out = _run_on_mesh(call, axes, out_axis, mesh, *leaves)
     else:
       out = stage_p.bind(*leaves, call=call, axes=axes, out_axis=out_axis)
-    return jax.tree.unflatten(_out_tree(call, _avals(leaves)), out)
+    return jax.tree.unflatten(_out_tree(call, as_avals(leaves)), out)
 
 
 def stage(
@@ -95,6 +84,9 @@ def stage(
   out_axis: int = 0,
   reduces: str | None = None,
   quantum: int | None = None,
+  groups: int = 1,
+  place: str = "mesh",
+  out_fn: Callable[..., Any] | None = None,
   name: str | None = None,
 ) -> Any:
   """Returns `fn` as a `Stage`; usable as a decorator, bare or with arguments.
@@ -108,10 +100,15 @@ def stage(
     out_axis: the axis of items in each result.
     reduces: "sum" where the results are sums over the items.
     quantum: see `Spec`.
+    groups: see `Spec`.
+    place: where it can run, see `Spec`.
+    out_fn: for place="host" and "process": (arguments, as ShapeDtypeStructs) ->
+      pytree of ShapeDtypeStructs of the results.
     name: the function's own by default.
 
   Raises:
-    ValueError: for an unknown reduction, or a quantum without a reduction.
+    ValueError: for an unknown reduction or place, a quantum without a
+      reduction, or an `out_fn` that is missing or has no use.
   """
   if fn is None:
     return functools.partial(
@@ -120,6 +117,9 @@ def stage(
       out_axis=out_axis,
       reduces=reduces,
       quantum=quantum,
+      groups=groups,
+      place=place,
+      out_fn=out_fn,
       name=name,
     )
   name = name or fn.__name__
@@ -136,77 +136,31 @@ def stage(
       f"stage '{name}' has quantum={quantum}; a quantum is a positive number of"
       " items and belongs to a stage with reduces='sum'"
     )
+  if place not in PLACES:
+    raise ValueError(
+      f"stage '{name}' has place={place!r}; choose from {PLACES}"
+    )
+  if (place == "mesh") != (out_fn is None):
+    raise ValueError(
+      f"stage '{name}' has place={place!r} and out_fn={out_fn!r}; a stage on a"
+      " mesh has none, as JAX knows the shapes, and every other one needs it"
+    )
+  if groups < 1 or (groups > 1 and not items):
+    raise ValueError(
+      f"stage '{name}' has groups={groups}; groups are of at least one item, of"
+      " a stage with items="
+    )
   spec = Spec(
     name=name,
     items=tuple(sorted((items or {}).items())),
     out_axis=out_axis,
     reduces=reduces,
     quantum=quantum,
+    groups=groups,
+    place=place,
+    out_fn=out_fn,
   )
   return Stage(fn, spec)
-
-
-def loop(
-  body: Callable[[Any, Any], tuple[Any, Any]],
-  init: Any,
-  xs: Any = None,
-  *,
-  length: int | None = None,
-) -> tuple[Any, Any]:
-  """Returns what `lax.scan(body, init, xs, length)` does.
-
-  Called with concrete values it is a Python loop, so that each stage of the
-  body can be stopped at and looked into.
-  """
-  if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((init, xs))):
-    return jax.lax.scan(body, init, xs, length=length)
-  sizes = {x.shape[0] for x in jax.tree.leaves(xs)} | (
-    set() if length is None else {length}
-  )
-  if len(sizes) != 1:
-    raise ValueError(
-      f"flow.loop needs one number of turns, got {sorted(sizes)} from the"
-      " leading axes of xs and length"
-    )
-  carry, ys = init, []
-  for i in range(sizes.pop()):
-    carry, y = body(carry, jax.tree.map(lambda x, i=i: x[i], xs))
-    ys.append(y)
-  return carry, jax.tree.map(lambda *y: jnp.stack(y), *ys) if ys else None
-
-
-def fuse(
-  fn: Callable[..., Any],
-  *,
-  mesh: jax.sharding.Mesh | None = None,
-  donate: Sequence[int] = (),
-) -> Any:
-  """Returns the macro flow `fn` as one jitted program.
-
-  Args:
-    fn: the macro flow.
-    mesh: a mesh with one axis. Each stage divides its items over it by
-      `shard_map`; stages without items and the glue between stages run as the
-      partitioner chooses. None: one device.
-    donate: positions of the arguments whose buffers the program may reuse.
-
-  Returns:
-    What `jax.jit` returns.
-  """
-  if mesh is None:
-    return jax.jit(fn, donate_argnums=tuple(donate))
-  if len(mesh.axis_names) != 1:
-    raise ValueError(
-      f"flow.fuse divides items over a mesh of one axis, got {mesh.axis_names}"
-    )
-
-  @functools.wraps(fn)
-  def on_mesh(*args: Any) -> Any:
-    # The ambient mesh, rather than a variable of ours: jit's caches know it.
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-      return fn(*args)
-
-  return jax.jit(on_mesh, donate_argnums=tuple(donate))
 
 
 # The stage primitive. Its parameters: `call`, the function of flat leaves;
@@ -217,7 +171,7 @@ stage_p.multiple_results = True
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
+class Call:
   """A stage's function on flat leaves, under `num_maps` leading vmaps."""
 
   fn: Callable[..., Any]
@@ -233,24 +187,53 @@ class _Call:
     return flat_fn(*leaves)
 
   def _on_leaves(self, *leaves: jax.Array) -> list[jax.Array]:
-    return jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, leaves)))
+    if self.spec.out_fn is None:
+      return jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, leaves)))
+    shapes = jax.tree.leaves(self.out_shapes(as_avals(leaves)))
+    return jax.pure_callback(
+      self.on_host, shapes, *leaves, vmap_method="sequential"
+    )
+
+  def out_shapes(self, avals: Sequence[Any]) -> Any:
+    """Returns the pytree of the results' shapes, without vmaps."""
+    args = jax.tree.unflatten(self.in_tree, avals)
+    if self.spec.out_fn is None:
+      return jax.eval_shape(self.fn, *args)
+    return self.spec.out_fn(*args)
+
+  def on_host(self, *leaves: Any) -> list[np.ndarray]:
+    """Calls a host or process stage with NumPy arrays; checks its results."""
+    shapes = jax.tree.leaves(self.out_shapes(as_avals(leaves)))
+    arrays = [np.asarray(x) for x in leaves]
+    out = jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, arrays)))
+    given = [(np.shape(x), str(getattr(x, "dtype", type(x)))) for x in out]
+    asked = [(x.shape, str(x.dtype)) for x in shapes]
+    if given != asked:
+      raise ValueError(
+        f"stage '{self.spec.name}' returned {given}, but its out_fn says"
+        f" {asked}"
+      )
+    return [np.asarray(x) for x in out]
 
 
-def _avals(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
-  # A Python scalar is weakly typed; a stage's arguments are arrays.
-  return tuple(jax.ShapeDtypeStruct(jnp.shape(x), _dtype(x)) for x in leaves)
+def as_avals(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+  """Returns shapes and dtypes; a Python scalar counts as an array."""
+  return tuple(
+    jax.ShapeDtypeStruct(jnp.shape(x), array_dtype(x)) for x in leaves
+  )
 
 
-def _dtype(x: Any) -> Any:
+def array_dtype(x: Any) -> Any:
+  """Returns the dtype that `x` has as an array, without a weak type."""
   return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
 
 
-def _traced(call: _Call, avals: tuple[Any, ...]) -> Any:
+def _traced(call: Call, avals: tuple[Any, ...]) -> Any:
   return _traced_under(call, avals, jax.sharding.get_abstract_mesh())
 
 
 @functools.lru_cache(maxsize=1024)
-def _traced_under(call: _Call, avals: tuple[Any, ...], mesh: Any) -> Any:
+def _traced_under(call: Call, avals: tuple[Any, ...], mesh: Any) -> Any:
   del mesh  # the ambient one; a jaxpr belongs to the mesh it was traced under
   jaxpr = jax.make_jaxpr(call)(*avals)
   if any(isinstance(c, jax.core.Tracer) for c in jaxpr.consts):
@@ -262,16 +245,24 @@ def _traced_under(call: _Call, avals: tuple[Any, ...], mesh: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _out_tree(call: _Call, avals: tuple[Any, ...]) -> Any:
-  whole = jax.tree.unflatten(call.in_tree, avals)
-  return jax.tree.structure(jax.eval_shape(call.fn, *whole))
+def _out_tree(call: Call, avals: tuple[Any, ...]) -> Any:
+  return jax.tree.structure(call.out_shapes(avals))
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(
-  call: _Call, axes: tuple[int | None, ...]
+  call: Call, axes: tuple[int | None, ...]
 ) -> Callable[..., list[jax.Array]]:
   return jax.jit(functools.partial(_run, call, axes))
+
+
+def run_eagerly(
+  call: Call, axes: tuple[int | None, ...], leaves: Sequence[Any]
+) -> list[Any]:
+  """Runs a stage on concrete leaves: jitted, or on the host as it stands."""
+  if call.spec.out_fn is None or call.mapped:
+    return _compiled(call, axes)(*leaves)
+  return call.on_host(*leaves)
 
 
 def _flat_axes(
@@ -310,7 +301,7 @@ def _check_items(
 
 
 def _run(
-  call: _Call,
+  call: Call,
   axes: tuple[int | None, ...],
   *leaves: jax.Array,
 ) -> list[jax.Array]:
@@ -320,12 +311,12 @@ def _run(
   return [_ordered_sum(x) for x in _quanta(call, axes, leaves)]
 
 
-def _eval(call: _Call, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-  return jex_core.jaxpr_as_fun(_traced(call, _avals(leaves)))(*leaves)
+def _eval(call: Call, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+  return jex_core.jaxpr_as_fun(_traced(call, as_avals(leaves)))(*leaves)
 
 
 def _quanta(
-  call: _Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
+  call: Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
 ) -> list[jax.Array]:
   """Returns each result of every quantum, stacked along a new first axis."""
   size = call.spec.quantum or 1
@@ -352,7 +343,7 @@ def _ordered_sum(x_q: jax.Array) -> jax.Array:
 
 
 def _run_on_mesh(
-  call: _Call,
+  call: Call,
   axes: tuple[int | None, ...],
   out_axis: int,
   mesh: Any,
@@ -393,16 +384,16 @@ def _run_on_mesh(
   return sharded(*leaves)
 
 
-def _abstract_eval(*avals: Any, call: _Call, **params: Any) -> list[Any]:
+def _abstract_eval(*avals: Any, call: Call, **params: Any) -> list[Any]:
   del params
-  return _traced(call, _avals(avals)).out_avals
+  return _traced(call, as_avals(avals)).out_avals
 
 
 def _batch(
   leaves: Sequence[Any],
   dims: Sequence[Any],
   *,
-  call: _Call,
+  call: Call,
   axes: tuple[int | None, ...],
   out_axis: int,
 ) -> tuple[list[Any], list[int]]:
@@ -417,7 +408,7 @@ def _batch(
   return out, [0] * len(out)
 
 
-def _jvp(primals: Any, tangents: Any, *, call: _Call, **params: Any) -> Any:
+def _jvp(primals: Any, tangents: Any, *, call: Call, **params: Any) -> Any:
   raise TypeError(
     f"a gradient was taken through stage '{call.spec.name}'; take it inside a"
     " stage (a reducing stage that returns gradients), not of the macro flow"
