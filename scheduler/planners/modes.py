@@ -1,0 +1,308 @@
+"""Modes: how a stage can run on a share of the cluster, and how long."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from scheduler import errors, prices
+from scheduler.clusters import Cluster, DeviceClass
+from scheduler.devices import Devices
+from scheduler.planners import granules
+from scheduler.planners.pools import Key, Pool, Pools
+from scheduler.plans import Run
+from scheduler.profiles import Config, DecodeLaw, Profile, ReplicaTable, Table
+from scheduler.workflows import Stage, Workflow
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Mode:
+  """One stage on devices of one class.
+
+  Attributes:
+    stage: its name.
+    pool: index of the device class in a key.
+    key: the devices, as that class's entry of a key.
+    num_devices: how many they are.
+    config: of each replica.
+    granule: items handled at once.
+    first_ns: time of the first granule.
+    total_ns: of all of them.
+    last_ns: of the last one.
+    state_bytes: resident state, per device.
+    transient_bytes: what a granule takes while it runs, per device.
+    swap_ns: time in which the state leaves the devices, or returns.
+  """
+
+  stage: str
+  pool: int
+  key: int
+  num_devices: int
+  config: Config
+  granule: int
+  first_ns: int
+  total_ns: int
+  last_ns: int
+  state_bytes: int
+  transient_bytes: int
+  swap_ns: int
+
+  @property
+  def num_bytes(self) -> int:
+    """Device memory that the stage takes while it runs."""
+    return self.state_bytes + self.transient_bytes
+
+
+class Modes:
+  """The modes of a workflow's stages; each is priced once."""
+
+  def __init__(
+    self, workflow: Workflow, profile: Profile, cluster: Cluster, pools: Pools
+  ):
+    self.workflow = workflow
+    self.profile = profile
+    self.cluster = cluster
+    self.pools = pools
+    self.prices = prices.of(workflow, profile, cluster)
+    self._known: dict[tuple[str, int, int], tuple[Mode, ...]] = {}
+
+  def device_class(self, pool: int) -> DeviceClass:
+    """Returns the class of a pool's devices."""
+    return self.cluster.device_class(self.pools.pools[pool].name)
+
+  def pools_of(self, stage: str) -> frozenset[int]:
+    """Returns the indices of the classes that a stage is profiled on."""
+    known = self.profile.device_classes(stage)
+    return frozenset(
+      i for i, pool in enumerate(self.pools.pools) if pool.name in known
+    )
+
+  def of(self, stage: str, key: Key) -> tuple[Mode, ...]:
+    """Returns modes that fit into memory alone, on devices of a key.
+
+    For each class and configuration all candidate granules, on as many of the
+    class's devices as the configuration can use.
+    """
+    found: list[Mode] = []
+    for i in sorted(self.pools_of(stage)):
+      if key[i]:
+        found += self._of_pool(stage, i, key[i])
+    return tuple(found)
+
+  def configs(self, stage: str, pool: int) -> tuple[Config, ...]:
+    """Returns the configurations of a stage on a device class."""
+    return self.profile.configs(stage, self.pools.pools[pool].name)
+
+  def keys(self, pool: int, key: int, divisor: int) -> Iterator[int]:
+    """Yields keys of parts in which whole replicas fit, the largest first."""
+    return _keys(self.pools.pools[pool], key, divisor, None)
+
+  def of_lanes(
+    self,
+    stage: str,
+    pool: int,
+    key: int,
+    config: Config,
+    lanes: tuple[int, ...],
+  ) -> tuple[Mode, tuple[int, ...]] | None:
+    """Returns a loop's stage on devices, and the times of its lanes in a turn.
+
+    None: it was not measured so, or does not fit into memory alone.
+    """
+    devices = self._devices(pool, key)
+    run = Run(stage=stage, devices=devices, granule=max(lanes), config=config)
+    try:
+      times = {
+        size: self.prices.granules_ns(run, size, (0, size))[0]
+        for size in set(lanes)
+      }
+      each = tuple(times[size] for size in lanes)
+      mode = self._mode(run, pool, key, (each[0], sum(each), each[-1]))
+    except errors.ProfileError:
+      return None
+    return (mode, each) if self.fits(mode) else None
+
+  def with_granule(self, mode: Mode, granule: int) -> Mode | None:
+    """Returns a mode with another granule, or None where it cannot run."""
+    try:
+      changed = self._priced(
+        mode.stage, mode.pool, mode.key, mode.config, granule
+      )
+    except (errors.ProfileError, errors.InfeasiblePlanError):
+      return None
+    return changed if self.fits(changed) else None
+
+  def fits(self, mode: Mode, others_bytes: int = 0) -> bool:
+    """Returns whether a mode fits beside what others keep on its devices."""
+    memory = self.device_class(mode.pool).memory_bytes
+    return mode.num_bytes + others_bytes <= memory
+
+  def reason(self, stage: str) -> errors.SchedulerError:
+    """Returns why a stage has no mode on the whole cluster.
+
+    A ProfileError where it is profiled on no class of the cluster, or not for
+    granules that it allows; an InfeasiblePlanError where every configuration
+    needs more devices, or more memory, than there is.
+    """
+    if not self.pools_of(stage):
+      return errors.ProfileError(
+        f"stage {stage!r} is profiled on"
+        f" {list(self.profile.device_classes(stage))}; the cluster has"
+        f" {[pool.name for pool in self.pools.pools]}. Profile it on one of"
+        " them"
+      )
+    fewest = min(
+      config.devices
+      for i in self.pools_of(stage)
+      for config in self.configs(stage, i)
+    )
+    other: errors.SchedulerError = errors.InfeasiblePlanError(
+      f"stage {stage!r} needs {fewest} devices for its smallest configuration,"
+      " more than a class (or a union of its groups) has; give it more devices"
+    )
+    least: tuple[int, str] | None = None
+    for i in sorted(self.pools_of(stage)):
+      pool, memory = self.pools.pools[i], self.device_class(i).memory_bytes
+      for config in self.configs(stage, i):
+        for key in _keys(pool, pool.full, config.devices, None):
+          num_devices = pool.size(key)
+          for granule in self._granules(stage, i, config, num_devices):
+            try:
+              mode = self._priced(stage, i, key, config, granule)
+            except errors.ProfileError as error:
+              other = error
+              continue
+            excess = mode.num_bytes - memory
+            if excess > 0 and (least is None or excess < least[0]):
+              least = (
+                excess,
+                f"stage {stage!r} does not fit: on {num_devices}"
+                f" {pool.name!r} devices in {config}, with granules of"
+                f" {granule}, each holds {mode.state_bytes:,} bytes of state"
+                f" and {mode.transient_bytes:,} of the granule, more than its"
+                f" {memory:,}; and this is its best configuration. Profile one"
+                " with more devices per replica, or allow smaller granules",
+              )
+    return errors.InfeasiblePlanError(least[1]) if least else other
+
+  def _of_pool(self, stage: str, index: int, key: int) -> tuple[Mode, ...]:
+    known = self._known.get((stage, index, key))
+    if known is not None:
+      return known
+    pool, found = self.pools.pools[index], []
+    for config in self.configs(stage, index):
+      law = self.profile.law(stage, pool.name, config)
+      most = _most_devices(law, self.prices.stages[stage])
+      for part in _keys(pool, key, config.devices, most):
+        modes = list(self._on(stage, index, part, config))
+        found += modes
+        if modes:
+          break
+    self._known[stage, index, key] = tuple(found)
+    return tuple(found)
+
+  def _on(
+    self, stage: str, index: int, key: int, config: Config
+  ) -> Iterator[Mode]:
+    num_devices = self.pools.pools[index].size(key)
+    for granule in self._granules(stage, index, config, num_devices):
+      try:
+        mode = self._priced(stage, index, key, config, granule)
+      except errors.ProfileError:
+        continue
+      if self.fits(mode):
+        yield mode
+
+  def _granules(
+    self, stage: str, index: int, config: Config, num_devices: int
+  ) -> tuple[int, ...]:
+    law = self.profile.law(stage, self.pools.pools[index].name, config)
+    return granules.candidates(
+      self.prices.stages[stage], law, num_devices // config.devices
+    )
+
+  def _devices(self, index: int, key: int) -> Devices:
+    pool = self.pools.pools[index]
+    return pool.choose(key, pool.devices)
+
+  def _priced(
+    self, stage: str, index: int, key: int, config: Config, granule: int
+  ) -> Mode:
+    run = Run(
+      stage=stage,
+      devices=self._devices(index, key),
+      granule=granule,
+      config=config,
+    )
+    return self._mode(run, index, key, _times(self.prices, run))
+
+  def _mode(
+    self, run: Run, index: int, key: int, times: tuple[int, int, int]
+  ) -> Mode:
+    state = self.prices.state_bytes(run)
+    return Mode(
+      stage=run.stage,
+      pool=index,
+      key=key,
+      num_devices=len(run.devices),
+      config=run.config,
+      granule=run.granule,
+      first_ns=times[0],
+      total_ns=times[1],
+      last_ns=times[2],
+      state_bytes=state,
+      transient_bytes=self._transient_bytes(run),
+      swap_ns=self.prices.swap_ns(run.devices, state),
+    )
+
+  def _transient_bytes(self, run: Run) -> int:
+    stage = self.prices.stages[run.stage]
+    law = self.profile.law(
+      run.stage, self.prices.device_class(run).name, run.config
+    )
+    # A decode works on all its items at once, however it hands them on.
+    is_whole = isinstance(law, DecodeLaw)
+    items = stage.items if is_whole else min(run.granule, stage.items)
+    return self.prices.transient_bytes(run, items)
+
+
+def _times(known: prices.Prices, run: Run) -> tuple[int, int, int]:
+  """Returns the times of the first granule, of all, and of the last."""
+  stage = known.stages[run.stage]
+  batch = stage.items // stage.updates
+  law = known.profile.law(run.stage, known.device_class(run).name, run.config)
+  if isinstance(law, DecodeLaw):
+    each = known.granules_ns(run, run.granule, (0, stage.items))
+    return each[0], sum(each), each[-1]
+  # All granules but an update's last one are alike.
+  granule = min(run.granule, batch)
+  whole, rest = divmod(batch, granule)
+  (full_ns,) = known.granules_ns(run, granule, (0, granule))
+  rest_ns = known.granules_ns(run, granule, (0, rest))[0] if rest else 0
+  last_ns = rest_ns if rest else full_ns
+  return full_ns, (whole * full_ns + rest_ns) * stage.updates, last_ns
+
+
+def _most_devices(law: object, stage: Stage) -> int | None:
+  """Returns the most devices that a law covers; None: any number."""
+  if isinstance(law, Table) and not law.extrapolate:
+    return max(sample.devices for sample in law.samples)
+  if isinstance(law, ReplicaTable) and not law.extrapolate:
+    fewest = min(sample.granule for sample in law.samples)
+    size = law.samples[0].devices
+    return max(1, stage.largest_granule // fewest) * size
+  return None
+
+
+def _keys(
+  pool: Pool, key: int, divisor: int, most: int | None
+) -> Iterator[int]:
+  """Yields keys of parts that a configuration can use, the largest first."""
+  limit = pool.size(key) if most is None else min(most, pool.size(key))
+  if not pool.groups:
+    if limit >= divisor:
+      yield limit // divisor * divisor
+    return
+  for part in pool.parts(key):
+    if pool.size(part) <= limit and pool.size(part) % divisor == 0:
+      yield part

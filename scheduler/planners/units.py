@@ -1,0 +1,357 @@
+"""Units: stages, and loops as one piece, on a share of the cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import graphlib
+import itertools
+import math
+from collections.abc import Iterator
+
+from scheduler import errors
+from scheduler.devices import Devices
+from scheduler.planners import granules
+from scheduler.planners.modes import Mode, Modes
+from scheduler.planners.pools import Key
+from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
+from scheduler.profiles import Config
+from scheduler.workflows import Loop, Workflow, topological_order
+
+# Of a loop on one share only so many of the fastest layouts are kept.
+_MAX_LAYOUTS = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+  """A stage, or a loop with all its stages.
+
+  Attributes:
+    name: of the stage or loop.
+    stages: its stages; of a loop, in the order of a turn.
+    loop: the loop, if it is one.
+  """
+
+  name: str
+  stages: tuple[str, ...]
+  loop: Loop | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Graph:
+  """A workflow with its loops collapsed.
+
+  Attributes:
+    units: each after those it reads from.
+    readers: for each unit the indices of those that read from it.
+    waits: pairs (source, target) whose target needs the source's whole batch
+      before its first granule.
+  """
+
+  units: tuple[Unit, ...]
+  readers: tuple[tuple[int, ...], ...]
+  waits: frozenset[tuple[int, int]]
+
+  def sources(self, target: int) -> tuple[int, ...]:
+    """Returns the indices of the units that a unit reads from."""
+    return tuple(i for i, found in enumerate(self.readers) if target in found)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+  """A unit on a share of the cluster.
+
+  Attributes:
+    unit: the unit.
+    modes: of its stages.
+    lanes: of a loop, the items of each lane.
+    is_shared: of a loop, whether all its stages are on the same devices.
+    first_ns: from its start, with all it reads at hand, to its first output.
+    total_ns: from its start to its end.
+    last_ns: from the arrival of the last of what it reads to its end.
+  """
+
+  unit: Unit
+  modes: tuple[Mode, ...]
+  lanes: tuple[int, ...] = ()
+  is_shared: bool = False
+  first_ns: int
+  total_ns: int
+  last_ns: int
+
+  @property
+  def swap_ns(self) -> int:
+    """Time in which the states of all its stages leave or return."""
+    return sum(mode.swap_ns for mode in self.modes)
+
+
+def collapse(workflow: Workflow) -> Graph:
+  """Returns the workflow's units.
+
+  Raises:
+    InfeasiblePlanError: a stage outside a loop reads from it and is read by it,
+      so that the loop is no piece by itself.
+  """
+  units: dict[str, Unit] = {}
+  of_stage: dict[str, str] = {}
+  for name in topological_order(workflow):
+    loop = workflow.loop_of(name)
+    unit = (
+      Unit(name=name, stages=(name,))
+      if loop is None
+      else Unit(name=f"loop {loop.name}", stages=loop.stages, loop=loop)
+    )
+    units[unit.name], of_stage[name] = unit, unit.name
+  pairs = {
+    (of_stage[e.source], of_stage[e.target]): False
+    for e in workflow.forward_edges
+  }
+  sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+  for name in units:
+    sorter.add(name, *(s for s, t in pairs if t == name and s != name))
+  try:
+    order = tuple(sorter.static_order())
+  except graphlib.CycleError as error:
+    raise errors.InfeasiblePlanError(
+      f"{' -> '.join(reversed(error.args[1]))} is a cycle of whole loops; a"
+      " stage that takes part in the turns of a loop belongs to the loop"
+    ) from None
+  place = {name: i for i, name in enumerate(order)}
+  edges = {(place[s], place[t]) for s, t in pairs if s != t}
+  return Graph(
+    units=tuple(units[name] for name in order),
+    readers=tuple(
+      tuple(sorted(t for s, t in edges if s == i)) for i in range(len(order))
+    ),
+    waits=frozenset(
+      (s, t)
+      for s, t in edges
+      if units[order[t]].loop or workflow.stage(order[t]).needs_all
+    ),
+  )
+
+
+class Options:
+  """The options of a workflow's units, each priced once."""
+
+  def __init__(self, modes: Modes):
+    self.modes = modes
+    self.pools = modes.pools
+    self.graph = collapse(modes.workflow)
+    self._known: dict[tuple[str, Key], tuple[Option, ...]] = {}
+
+  def pools_of(self, unit: Unit) -> frozenset[int]:
+    """Returns the indices of the device classes that a unit can use."""
+    return frozenset().union(*(self.modes.pools_of(s) for s in unit.stages))
+
+  def of(self, unit: Unit, key: Key) -> tuple[Option, ...]:
+    """Returns a unit's options on a share, the fastest first."""
+    usable = self.pools_of(unit)
+    key = tuple(n if i in usable else 0 for i, n in enumerate(key))
+    known = self._known.get((unit.name, key))
+    if known is not None:
+      return known
+    if unit.loop is None:
+      found = [_of_mode(unit, m) for m in self.modes.of(unit.name, key)]
+    else:
+      found = [*self._shared(unit, key), *self._side_by_side(unit, key)]
+    found.sort(key=_rank)
+    if unit.loop is not None:
+      del found[_MAX_LAYOUTS:]
+    self._known[unit.name, key] = tuple(found)
+    return tuple(found)
+
+  def of_stream(self, unit: Unit, key: Key, stream: int) -> Option | None:
+    """Returns the fastest option that has about `stream` granules.
+
+    Where that granule does not fit, or was not measured, the next smaller one
+    that does, or else the smallest. None: the unit cannot run on this share.
+    """
+    options = self.of(unit, key)
+    if unit.loop is not None or not options:
+      return options[0] if options else None
+    wanted = granules.of_stream(self.modes.workflow.stage(unit.name), stream)
+    layouts: dict[object, Option] = {}
+    for option in options:
+      (mode,) = option.modes
+      layout = (mode.pool, mode.config)
+      chosen = layouts.setdefault(layout, option)
+      if _distance(mode.granule, wanted) < _distance(
+        chosen.modes[0].granule, wanted
+      ):
+        layouts[layout] = option
+    return min(layouts.values(), key=_rank)
+
+  def check(self) -> None:
+    """Raises why a unit can run nowhere, if there is one.
+
+    Raises:
+      ProfileError: a stage is not profiled on the cluster's classes.
+      InfeasiblePlanError: a stage, or the stages of a loop, fit nowhere.
+    """
+    for unit in self.graph.units:
+      if self.of(unit, self.pools.full):
+        continue
+      for name in unit.stages:
+        if not self.modes.of(name, self.pools.full):
+          raise self.modes.reason(name)
+      raise errors.InfeasiblePlanError(
+        f"{unit.name}: each of its stages {list(unit.stages)} fits alone, but"
+        " they have no devices on which all fit side by side or in turn in the"
+        " granules that they allow; add devices, or allow smaller granules"
+      )
+
+  def node(self, option: Option, within: Devices) -> Node:
+    """Returns an option as a tree on devices out of a share's."""
+    runs, left = [], within
+    for mode in option.modes:
+      pool = self.pools.pools[mode.pool]
+      devices = pool.choose(mode.key, left)
+      if not option.is_shared:
+        left = left - devices
+      runs.append(
+        Run(
+          stage=mode.stage,
+          devices=devices,
+          granule=mode.granule,
+          config=mode.config,
+        )
+      )
+    if option.unit.loop is None:
+      return runs[0]
+    body: Node = runs[0]
+    if len(runs) > 1:
+      children = tuple(runs)
+      body = (
+        Temporal(children=children)
+        if option.is_shared
+        else Spatial(children=children)
+      )
+    return Lanes(loop=option.unit.loop.name, body=body, lanes=option.lanes)
+
+  def _shared(self, unit: Unit, key: Key) -> Iterator[Option]:
+    """Yields layouts of a loop with all its stages on the same devices."""
+    for index, entry in enumerate(key):
+      configs = [self.modes.configs(name, index) for name in unit.stages]
+      for chosen in itertools.product(*configs) if entry else ():
+        divisor = math.lcm(*(config.devices for config in chosen))
+        for part in self.modes.keys(index, entry, divisor):
+          layouts = list(
+            self._laid_out(
+              unit, [(index, part, config) for config in chosen], is_shared=True
+            )
+          )
+          yield from layouts
+          if layouts:
+            break
+
+  def _side_by_side(self, unit: Unit, key: Key) -> Iterator[Option]:
+    """Yields layouts of a loop with each stage on devices of its own."""
+    if len(unit.stages) < 2:
+      return
+    for shares in self._divided(unit.stages, key):
+      places = [
+        [
+          (index, part, config)
+          for index, entry in enumerate(share)
+          for config in (self.modes.configs(name, index) if entry else ())
+          for part in itertools.islice(
+            self.modes.keys(index, entry, config.devices), 1
+          )
+        ]
+        for name, share in zip(unit.stages, shares)
+      ]
+      for chosen in itertools.product(*places):
+        yield from self._laid_out(unit, list(chosen), is_shared=False)
+
+  def _divided(
+    self, stages: tuple[str, ...], key: Key
+  ) -> Iterator[tuple[Key, ...]]:
+    """Yields shares of a key, one for each of the stages."""
+    if len(stages) == 1:
+      yield (key,)
+      return
+    first = self.modes.pools_of(stages[0])
+    others = frozenset().union(*map(self.modes.pools_of, stages[1:]))
+    for own, rest in self.pools.splits(key, first, others):
+      for shares in self._divided(stages[1:], rest):
+        yield (own, *shares)
+
+  def _laid_out(
+    self,
+    unit: Unit,
+    places: list[tuple[int, int, Config]],
+    *,
+    is_shared: bool,
+  ) -> Iterator[Option]:
+    assert unit.loop is not None
+    stages = tuple(self.modes.workflow.stage(name) for name in unit.stages)
+    replicas = tuple(
+      self.pools.pools[index].size(part) // config.devices
+      for index, part, config in places
+    )
+    for lanes in granules.lane_candidates(stages, replicas):
+      found = [
+        self.modes.of_lanes(stage.name, *place, lanes)
+        for stage, place in zip(stages, places)
+      ]
+      laid = [entry for entry in found if entry is not None]
+      if len(laid) < len(found):
+        continue
+      times = [lane_ns for _, lane_ns in laid]
+      total = turns_ns(times, unit.loop.turns, is_shared=is_shared)
+      yield Option(
+        unit=unit,
+        modes=tuple(mode for mode, _ in laid),
+        lanes=lanes,
+        is_shared=is_shared,
+        first_ns=total,
+        total_ns=total,
+        last_ns=total,
+      )
+
+
+def turns_ns(
+  times: list[tuple[int, ...]], turns: int, *, is_shared: bool
+) -> int:
+  """Returns the time of a loop.
+
+  Args:
+    times: of each stage, for each lane, of one turn.
+    turns: how many.
+    is_shared: whether the stages take turns on the same devices, where lanes
+      cannot overlap.
+  """
+  if is_shared:
+    return turns * sum(map(sum, times))
+  # One turn of all lanes, each stage serving them in order; every further turn
+  # adds what the busiest stage, or the longest lane on its way round, takes.
+  ends = [0] * len(times[0])
+  for of_stage in times:
+    free = 0
+    for lane, lane_ns in enumerate(of_stage):
+      free = ends[lane] = max(free, ends[lane]) + lane_ns
+  busiest = max(map(sum, times))
+  longest = max(map(sum, zip(*times)))
+  return ends[-1] + (turns - 1) * max(busiest, longest)
+
+
+def _of_mode(unit: Unit, mode: Mode) -> Option:
+  return Option(
+    unit=unit,
+    modes=(mode,),
+    first_ns=mode.first_ns,
+    total_ns=mode.total_ns,
+    last_ns=mode.last_ns,
+  )
+
+
+def _rank(option: Option) -> tuple[object, ...]:
+  """Orders options by time; equal ones by fewer granules and bytes."""
+  largest = max(mode.granule for mode in option.modes)
+  num_bytes = sum(mode.num_bytes for mode in option.modes)
+  return (option.total_ns, -largest, num_bytes, option.lanes)
+
+
+def _distance(granule: int, wanted: int) -> tuple[bool, int]:
+  """Orders granules by how well they do where `wanted` were best."""
+  return (granule > wanted, abs(granule - wanted))
