@@ -31,10 +31,15 @@ class LogNormalLengths:
   correlation: float = 0.0
 
   def __post_init__(self) -> None:
-    if self.median_tokens <= 0 or self.sigma < 0 or self.max_tokens < 1:
+    if self.median_tokens <= 0 or self.max_tokens < 1:
       raise errors.WorkflowError(
-        "lengths need a positive median_tokens and max_tokens and a sigma that"
-        f" is not negative, got {self}"
+        f"lengths need a positive median_tokens and max_tokens, got {self}"
+      )
+    # e^10 times the median is no length any more, and larger ones overflow.
+    if not 0 <= self.sigma <= 10 or self.median_tokens > 1e12:
+      raise errors.WorkflowError(
+        "lengths need a sigma in [0, 10] and a median_tokens up to 1e12, got"
+        f" {self}"
       )
     if self.prompt_tokens < 0 or not 0 <= self.correlation <= 1:
       raise errors.WorkflowError(
@@ -166,11 +171,13 @@ class Edge:
     source: a stage's name.
     target: a stage's name.
     item_bytes: bytes per item of the source.
+    reads: "all" where every item of the target reads all of the source's.
   """
 
   source: str
   target: str
   item_bytes: int = 0
+  reads: Literal["items", "all"] = "items"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
