@@ -126,7 +126,8 @@ def transient_bytes(
   of_law = 0.0
   if isinstance(law, ComputeLaw):
     items = math.ceil(granule / replicas(devices, config))
-    of_law = items * law.bytes_per_item / config.devices
+    of_law = min(items, law.max_active or items) * law.bytes_per_item
+    of_law /= config.devices
   elif isinstance(law, DecodeLaw):
     active = min(law.max_active, math.ceil(granule / replicas(devices, config)))
     context = float(stage.lengths.prompt_tokens) if stage.lengths else 0.0

@@ -187,37 +187,46 @@ class ComputeLaw:
     efficiency: share of the device class's flops_per_s that is reached.
     overhead_s: of each granule (launches, collectives).
     bytes_per_item: transient bytes per item, over one replica.
+    max_active: items that one replica holds at once, as micro-batches do;
+      None: all.
   """
 
   flop_per_item: float
   efficiency: float
   overhead_s: float = 0.0
   bytes_per_item: float = 0.0
+  max_active: int | None = None
 
   def __post_init__(self) -> None:
     if not 0 < self.efficiency <= 1:
       raise errors.ProfileError(
         f"efficiency must be in (0, 1], got {self.efficiency}"
       )
-    if min(self.flop_per_item, self.overhead_s, self.bytes_per_item) < 0:
-      raise errors.ProfileError(f"a law cannot be negative, got {self}")
+    amounts = (self.flop_per_item, self.overhead_s, self.bytes_per_item)
+    if min(amounts) < 0 or self.max_active is not None and self.max_active < 1:
+      raise errors.ProfileError(
+        f"a law cannot be negative, and max_active is at least 1, got {self}"
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DecodeLaw:
   """Time per token of one replica with b active sequences of context c.
 
-  t0_s + max((weight_bytes + b c kv_bytes) / (bandwidth * efficiency),
-             2 * num_params * b / (flops * flop_efficiency))
+  t0_s + max((read_bytes + b c kv_bytes) / (bandwidth * efficiency),
+             2 * num_params * b / (flops * flop_efficiency)), where
+  read_bytes = weight_bytes * (1 - (1 - weight_share)^b)
 
   Attributes:
     t0_s: fixed time per token.
-    weight_bytes: read for every token.
+    weight_bytes: of all parameters.
     kv_bytes_per_token: per sequence and token of context.
     num_params: active parameters.
     efficiency: share of memory bandwidth that is reached.
     flop_efficiency: share of flops_per_s that is reached.
     max_active: sequences that one replica decodes at once.
+    weight_share: of the weights that a token of one sequence reads; experts of
+      several sequences are drawn independently. 1: a dense model.
   """
 
   t0_s: float
@@ -227,11 +236,14 @@ class DecodeLaw:
   efficiency: float = 0.8
   flop_efficiency: float = 0.5
   max_active: int = 256
+  weight_share: float = 1.0
 
   def __post_init__(self) -> None:
-    shares = (self.efficiency, self.flop_efficiency)
+    shares = (self.efficiency, self.flop_efficiency, self.weight_share)
     if min(shares) <= 0 or max(shares) > 1:
-      raise errors.ProfileError(f"efficiencies must be in (0, 1], got {shares}")
+      raise errors.ProfileError(
+        f"efficiencies and weight_share must be in (0, 1], got {shares}"
+      )
     amounts = (
       self.t0_s,
       self.weight_bytes,
@@ -248,7 +260,10 @@ class DecodeLaw:
   ) -> float:
     """Returns the seconds of one token of each of `active` sequences."""
     size = config.devices
-    moved = self.weight_bytes + active * context * self.kv_bytes_per_token
+    read = self.weight_bytes
+    if self.weight_share < 1:
+      read *= 1 - (1 - self.weight_share) ** active
+    moved = read + active * context * self.kv_bytes_per_token
     memory_s = moved / (device.memory_bytes_per_s * self.efficiency * size)
     flop = 2 * self.num_params * active
     compute_s = flop / (device.flops_per_s * self.flop_efficiency * size)
