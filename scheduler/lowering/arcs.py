@@ -1,0 +1,205 @@
+"""What waits for what: items, updates, weights, channels and iterations."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from scheduler import errors
+from scheduler.lowering import tracks
+from scheduler.lowering.emission import Emission
+from scheduler.lowering.tracks import Layout, Track
+from scheduler.plans import Arc, TreePlan
+from scheduler.prices import Prices
+
+# As an Arc: source, target, lag, and what of the source is waited for.
+Wait = tuple[int, int, int, Literal["end", "start"]]
+
+
+def connect(
+  plan: TreePlan, layout: Layout, emission: Emission, costs: Prices
+) -> tuple[Arc, ...]:
+  """Returns the arcs of a flat plan, each once."""
+  found = [
+    *((made, move, 0, "end") for (made, _), move in emission.moves.items()),
+    *_items(layout, emission, costs),
+    *_turns(layout, emission, costs),
+    *_cohorts(layout),
+    *_updates(layout),
+    *_weights(layout, costs),
+    *_channels(plan, layout, costs),
+  ]
+  found += _iterations(found, emission, costs)
+  return tuple(
+    Arc(source=source, target=target, lag=lag, after=after)
+    for source, target, lag, after in dict.fromkeys(found)
+  )
+
+
+def _items(layout: Layout, emission: Emission, costs: Prices) -> Iterator[Wait]:
+  """A granule waits for all items up to the last that it reads."""
+  for edge in costs.workflow.edges:
+    loop = costs.workflow.loop_of(edge.source)
+    if loop is not None and edge.target in loop.stages:
+      continue
+    source, target = costs.stages[edge.source], costs.stages[edge.target]
+    for reader in layout.of_stage[edge.target]:
+      needs = [
+        source.items
+        if target.needs_all
+        else tracks.needed(source, target, (0, stop))[1]
+        for stop in reader.stops
+      ]
+      for writer in layout.of_stage[edge.source]:
+        moves = [emission.moves.get((i, id(reader))) for i in writer.last]
+        latest: list[int | None] = []
+        for move in moves:
+          latest.append(latest[-1] if move is None and latest else move)
+        for need, first in zip(needs, reader.first):
+          k = bisect.bisect_left(writer.starts, need) - 1
+          if k < 0:
+            continue
+          if moves[k] is None:
+            yield writer.last[k], first, 0, "end"
+          if (move := latest[k]) is not None:
+            yield move, first, 0, "end"
+
+
+def _turns(layout: Layout, emission: Emission, costs: Prices) -> Iterator[Wait]:
+  """In a loop each lane goes from stage to stage and from turn to turn."""
+  for edge in costs.workflow.edges:
+    loop = costs.workflow.loop_of(edge.source)
+    if loop is None or edge.target not in loop.stages:
+      continue
+    (writer,) = layout.of_stage[edge.source]
+    (reader,) = layout.of_stage[edge.target]
+    later = int(costs.workflow.is_back_edge(edge))
+    for made, read in zip(writer.turns, reader.turns[later:]):
+      for source, target in zip(made, read):
+        move = emission.moves.get((source, id(reader)), source)
+        yield move, target, 0, "end"
+
+
+def _cohorts(layout: Layout) -> Iterator[Wait]:
+  """A Run that goes on with a cohort waits for the one that left it."""
+  for own in layout.of_stage.values():
+    for before, after in itertools.pairwise(own):
+      if before.run.cohort is not None:
+        if before.run.cohort == after.run.cohort:
+          yield before.last[-1], after.first[0], 0, "end"
+
+
+def _updates(layout: Layout) -> Iterator[Wait]:
+  """An apply waits for its update's granules, and the next ones for it."""
+  for own in layout.of_stage.values():
+    applies = _applies(own)
+    stage = own[0].stage
+    size = stage.items // stage.updates
+    for update, apply in enumerate(applies):
+      border = (update + 1) * size
+      if update:
+        yield applies[update - 1], apply, 0, "end"
+      for track in own:
+        k = bisect.bisect_left(track.starts, border)
+        if k and track.starts[k - 1] >= border - size:
+          yield track.last[k - 1], apply, 0, "end"
+        if k < len(track.starts) and track.starts[k] < border + size:
+          yield apply, track.first[k], 0, "end"
+
+
+def _applies(own: Iterable[Track]) -> list[int]:
+  found = {u: i for track in own for u, i in track.applies.items()}
+  return [found[update] for update in sorted(found)]
+
+
+def _weights(layout: Layout, costs: Prices) -> Iterator[Wait]:
+  """A target's first granules wait for the weights of 1 + s iterations ago."""
+  lag = 1 + costs.workflow.staleness
+  for sync in costs.workflow.syncs:
+    writers = layout.of_stage[sync.source]
+    ends = _applies(writers)[-1:] or [track.last[-1] for track in writers]
+    readers = layout.of_stage[sync.target]
+    for reader in readers:
+      own = reader.syncs.get(sync.source)
+      for end in ends:
+        yield end, reader.first[0] if own is None else own, lag, "end"
+      for other in readers:
+        made = other.syncs.get(sync.source)
+        if made is not None:
+          if not other.run.devices.isdisjoint(reader.run.devices):
+            yield made, reader.first[0], 0, "end"
+
+
+def _channels(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:
+  """Where a channel is full its writer waits until the reader takes items."""
+  capacities = tracks.capacities(plan.root, layout)
+  if not capacities:
+    return
+  for edge in costs.workflow.forward_edges:
+    for writer in layout.of_stage[edge.source]:
+      for reader in layout.of_stage[edge.target]:
+        capacity = capacities.get((id(writer), id(reader)))
+        if capacity is not None:
+          staleness = costs.workflow.staleness
+          yield from _channel(writer, reader, capacity, staleness)
+
+
+def _channel(
+  writer: Track, reader: Track, capacity: int, staleness: int
+) -> Iterator[Wait]:
+  low, high = tracks.needed(writer.stage, reader.stage, reader.share)
+  low, high = max(low, writer.share[0]), min(high, writer.share[1])
+  if low >= high:
+    return
+  total = high - low
+  # How many items are gone when each of the reader's granules starts, and how
+  # many it needs to start.
+  taken, needs = [], []
+  for stop in reader.stops:
+    is_last = stop == reader.share[1]
+    done = stop * writer.stage.items // reader.stage.items
+    taken.append(total if is_last else min(max(done, low), high) - low)
+    need = tracks.needed(writer.stage, reader.stage, (0, stop))[1]
+    need = high if reader.stage.needs_all else min(max(need, low), high)
+    needs.append(need - low)
+  for start, stop, made in zip(writer.starts, writer.stops, writer.first):
+    start, stop = max(start, low) - low, min(stop, high) - low
+    if start >= stop:
+      continue
+    lag, goal = 0, stop - capacity
+    while goal <= 0 and lag <= staleness:
+      lag, goal = lag + 1, goal + total
+    if lag > staleness:
+      continue
+    k = bisect.bisect_left(taken, goal)
+    if lag == 0 and needs[k] > start:
+      raise errors.InfeasiblePlanError(
+        f"a channel from {writer.stage.name!r} to {reader.stage.name!r} that"
+        f" holds {capacity} items deadlocks: granules of"
+        f" {writer.run.granule} fill it before {reader.stage.name!r} has the"
+        f" {needs[k]} items it needs to take some; raise capacity, or use"
+        " smaller granules"
+      )
+    yield reader.first[k], made, lag, "start"
+
+
+def _iterations(
+  found: list[Wait], emission: Emission, costs: Prices
+) -> Iterator[Wait]:
+  """At most 1 + s iterations are alive: the first of one wait for the last."""
+  size = len(emission.activities)
+  is_first, is_last = [True] * size, [True] * size
+  for source, target, lag, after in found:
+    if lag == 0 and after == "end":
+      is_last[source] = is_first[target] = False
+  for order in emission.orders:
+    for source, target in itertools.pairwise(order):
+      if emission.shift(source) == emission.shift(target):
+        is_last[source] = is_first[target] = False
+  firsts = [i for i in range(size) if is_first[i]]
+  for last in range(size):
+    if is_last[last]:
+      for first in firsts:
+        yield last, first, 1 + costs.workflow.staleness, "end"

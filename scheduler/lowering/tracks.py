@@ -1,0 +1,342 @@
+"""Whether a tree fits its workflow, and what its Runs stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from scheduler import errors
+from scheduler.devices import Devices
+from scheduler.plans import Lanes, Node, Run, Spatial, Temporal, TreePlan, runs
+from scheduler.prices import Interval, Prices
+from scheduler.workflows import Loop, Stage
+
+MAX_ACTIVITIES = 200_000
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Track:
+  """A Run, and what it became.
+
+  Granules are listed in item order. In a loop there is one for each lane, of
+  which `first` and `last` name the activities of the first and last turn.
+
+  Attributes:
+    run: the Run.
+    stage: its stage.
+    share: the items it emits.
+    resources: indices of the atoms of its devices.
+    starts: first item of each granule.
+    stops: last item of each granule, plus one.
+    first: the activity that reads a granule's items.
+    last: the activity that emits them.
+    turns: in a loop, the activity of each turn and lane.
+    visits: of each stretch on its devices the first and last
+      compute, and how many items its largest granule has.
+    swaps: of each stretch and resource the swap_in and swap_out.
+    applies: the apply of each update that ends in this Run.
+    syncs: the weight sync before its first granule, by the sync's source.
+  """
+
+  run: Run
+  stage: Stage
+  share: Interval
+  resources: tuple[int, ...]
+  starts: list[int] = dataclasses.field(default_factory=list)
+  stops: list[int] = dataclasses.field(default_factory=list)
+  first: list[int] = dataclasses.field(default_factory=list)
+  last: list[int] = dataclasses.field(default_factory=list)
+  turns: list[list[int]] = dataclasses.field(default_factory=list)
+  visits: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+  swaps: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+  applies: dict[int, int] = dataclasses.field(default_factory=dict)
+  syncs: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+  """A tree that fits its workflow.
+
+  Attributes:
+    atoms: disjoint sets of devices, of which each Run's are a union.
+    tracks: in the order of the tree.
+    of_run: the track of each Run, by the Run's identity.
+    of_stage: the tracks of each stage, by share.
+  """
+
+  atoms: tuple[Devices, ...]
+  tracks: tuple[Track, ...]
+  of_run: dict[int, Track]
+  of_stage: dict[str, tuple[Track, ...]]
+
+
+def arrange(plan: TreePlan, costs: Prices) -> Layout:
+  """Returns the tracks of a tree.
+
+  Raises:
+    InfeasiblePlanError: the tree contradicts itself or the workflow.
+  """
+  found = tuple(runs(plan.root))
+  _check_stages(plan, found, costs)
+  devices_of(plan.root)
+  _check_loops(plan.root, costs)
+  atoms = costs.atoms(tuple(run.devices for run in found))
+  tracks = tuple(
+    Track(
+      run=run,
+      stage=costs.stages[run.stage],
+      share=costs.share(run),
+      resources=tuple(
+        i for i, atom in enumerate(atoms) if not atom.isdisjoint(run.devices)
+      ),
+    )
+    for run in found
+  )
+  of_stage: dict[str, tuple[Track, ...]] = {}
+  for name in costs.stages:
+    own = [track for track in tracks if track.run.stage == name]
+    of_stage[name] = tuple(sorted(own, key=lambda track: track.share))
+    in_loop = costs.workflow.loop_of(name) is not None
+    _check_shares(costs.stages[name], of_stage[name], in_loop=in_loop)
+  return Layout(
+    atoms=atoms,
+    tracks=tracks,
+    of_run={id(track.run): track for track in tracks},
+    of_stage=of_stage,
+  )
+
+
+def devices_of(node: Node) -> Devices:
+  """Returns the devices of a subtree.
+
+  Raises:
+    InfeasiblePlanError: children of a Spatial share devices, or those of a
+      Temporal do not take turns on one set of which the others are parts.
+  """
+  if isinstance(node, Run):
+    return node.devices
+  if isinstance(node, Lanes):
+    return devices_of(node.body)
+  sets = [devices_of(child) for child in node.children]
+  union = sets[0]
+  for i, devices in enumerate(sets[1:], start=1):
+    if isinstance(node, Spatial) and not devices.isdisjoint(union):
+      j = next(j for j in range(i) if not devices.isdisjoint(sets[j]))
+      raise errors.InfeasiblePlanError(
+        f"{_name(node.children[j])} and {_name(node.children[i])} run side by"
+        f" side (Spatial) but share the devices '{devices & sets[j]}'; give"
+        " them disjoint ones, or let them take turns (Temporal)"
+      )
+    if devices != union:
+      union = union | devices
+  if isinstance(node, Temporal) and union not in sets:
+    listed = ", ".join(
+      f"{_name(child)} on '{devices}'"
+      for child, devices in zip(node.children, sets)
+    )
+    raise errors.InfeasiblePlanError(
+      f"children of a Temporal take turns on one set of devices: {listed}; one"
+      " of them must have all the devices of the others, or use Spatial"
+    )
+  return union
+
+
+def needed(source: Stage, target: Stage, items: Interval) -> Interval:
+  """Returns the source's items that some items of the target read.
+
+  They are widened to whole groups, which are complete together.
+  """
+  start = items[0] * source.items // target.items
+  stop = -(-items[1] * source.items // target.items)
+  group = source.group
+  return start // group * group, min(source.items, -(-stop // group) * group)
+
+
+def capacities(node: Node, layout: Layout) -> dict[tuple[int, int], int]:
+  """Returns what channels hold, by the identities of writer and reader."""
+  if isinstance(node, (Run, Lanes)):
+    return {}
+  found: dict[tuple[int, int], int] = {}
+  for child in node.children:
+    found |= capacities(child, layout)
+  if isinstance(node, Spatial) and node.capacity is not None:
+    sides = [
+      [id(layout.of_run[id(run)]) for run in runs(child)]
+      for child in node.children
+    ]
+    for writers, readers in itertools.permutations(sides, 2):
+      for pair in itertools.product(writers, readers):
+        found[pair] = node.capacity
+  return found
+
+
+def _name(node: Node) -> str:
+  names = list(dict.fromkeys(run.stage for run in runs(node)))
+  return " + ".join(repr(name) for name in names)
+
+
+def _check_stages(
+  plan: TreePlan, found: tuple[Run, ...], costs: Prices
+) -> None:
+  placed = {run.stage for run in found}
+  if unknown := sorted(placed - costs.stages.keys()):
+    raise errors.InfeasiblePlanError(
+      f"the tree runs {unknown[0]!r}, which is no stage of workflow"
+      f" {costs.workflow.name!r}; it has {list(costs.stages)}"
+    )
+  if missing := [name for name in costs.stages if name not in placed]:
+    raise errors.InfeasiblePlanError(
+      f"the tree does not run stage {missing[0]!r} of workflow"
+      f" {costs.workflow.name!r}; add a Run of it"
+    )
+  targets = {sync.target for sync in costs.workflow.syncs}
+  if strange := [name for name in plan.copies if name not in targets]:
+    raise errors.InfeasiblePlanError(
+      f"copies names {strange[0]!r}, which receives no weights; those that do:"
+      f" {sorted(targets)}"
+    )
+
+
+def _check_shares(
+  stage: Stage, own: tuple[Track, ...], *, in_loop: bool
+) -> None:
+  reached = 0
+  for track in own:
+    start, stop = track.share
+    if start < reached:
+      raise errors.InfeasiblePlanError(
+        f"two Runs of stage {stage.name!r} emit items {start} to"
+        f" {min(reached, stop) - 1}; give them shares that do not overlap"
+      )
+    if start > reached:
+      raise errors.InfeasiblePlanError(
+        f"no Run of stage {stage.name!r} emits items {reached} to {start - 1}"
+      )
+    if track.run.cohort is not None:
+      _check_cohort(stage, track.run.cohort, own)
+    if not in_loop:
+      stage.check_granule(track.run.granule)
+    reached = stop
+  if reached != stage.items:
+    raise errors.InfeasiblePlanError(
+      f"the shares of stage {stage.name!r} end at item {reached}; it has"
+      f" {stage.items} items"
+    )
+
+
+def _check_cohort(
+  stage: Stage, cohort: Interval, own: tuple[Track, ...]
+) -> None:
+  if stage.kind != "decode":
+    raise errors.InfeasiblePlanError(
+      f"stage {stage.name!r} is of kind {stage.kind!r} and cannot have the"
+      f" cohort {cohort}; only a decode works on items before it emits them"
+    )
+  if cohort[1] > stage.items:
+    raise errors.InfeasiblePlanError(
+      f"stage {stage.name!r} has the cohort {cohort} of {stage.items} items"
+    )
+  begun = [t.share for t in own if t.run.cohort == cohort]
+  if begun[0][0] != cohort[0] or begun[-1][1] != cohort[1]:
+    raise errors.InfeasiblePlanError(
+      f"the Runs of stage {stage.name!r} with the cohort {cohort} emit only"
+      f" {begun}; all its items are decoded together and have to be emitted"
+    )
+
+
+def _check_loops(root: Node, costs: Prices) -> None:
+  loops = {loop.name: loop for loop in costs.workflow.loops}
+  inside: set[str] = set()
+  for lanes, turn in _lanes(root, None):
+    loop = loops.get(lanes.loop)
+    if loop is None:
+      raise errors.InfeasiblePlanError(
+        f"the tree has Lanes of {lanes.loop!r}, which is no loop of workflow"
+        f" {costs.workflow.name!r}; it has {sorted(loops)}"
+      )
+    if turn is not None:
+      raise errors.InfeasiblePlanError(
+        f"loop {loop.name!r} takes turns of {turn} items with other stages;"
+        " its lanes cannot be cut, so that its Temporal needs turn=None"
+      )
+    _check_lanes(lanes, loop, costs)
+    inside |= set(loop.stages)
+  for loop in costs.workflow.loops:
+    for name in loop.stages:
+      if name not in inside:
+        raise errors.InfeasiblePlanError(
+          f"stage {name!r} belongs to loop {loop.name!r}; run it inside Lanes"
+          " of that loop"
+        )
+
+
+def _lanes(node: Node, turn: int | None) -> Iterator[tuple[Lanes, int | None]]:
+  """Yields each Lanes of a tree, and the turn of a Temporal around it."""
+  if isinstance(node, Lanes):
+    yield node, turn
+  elif not isinstance(node, Run):
+    inner = node.turn if isinstance(node, Temporal) else None
+    for child in node.children:
+      yield from _lanes(child, turn if inner is None else inner)
+
+
+def _check_lanes(lanes: Lanes, loop: Loop, costs: Prices) -> None:
+  body = list(runs(lanes.body))
+  names = [run.stage for run in body]
+  if sorted(names) != sorted(loop.stages):
+    raise errors.InfeasiblePlanError(
+      f"the body of loop {loop.name!r} runs {names}; each of"
+      f" {list(loop.stages)} has to run there once"
+    )
+  for run in body:
+    if run.share is not None:
+      raise errors.InfeasiblePlanError(
+        f"stage {run.stage!r} has the share {run.share} inside loop"
+        f" {loop.name!r}, where lanes divide the items; leave it None"
+      )
+  if bad := [n for n in _bodies(lanes.body) if _is_cut(n)]:
+    raise errors.InfeasiblePlanError(
+      f"the body of loop {loop.name!r} has {bad[0]}; there lanes are what is"
+      " in flight, so that turn and capacity have to be None"
+    )
+  items = costs.stages[names[0]].items
+  if sum(lanes.lanes) != items:
+    raise errors.InfeasiblePlanError(
+      f"the lanes of loop {loop.name!r} add up to {sum(lanes.lanes)} items; its"
+      f" stages have {items}"
+    )
+  for name in names:
+    stage = costs.stages[name]
+    for size in lanes.lanes[:-1]:
+      stage.check_granule(size)
+    if lanes.lanes[-1] > stage.largest_granule:
+      stage.check_granule(lanes.lanes[-1])
+  count = len(names) * loop.turns * len(lanes.lanes)
+  if count > MAX_ACTIVITIES:
+    raise too_many(count)
+
+
+def _bodies(node: Node) -> Iterator[Node]:
+  yield node
+  if isinstance(node, Lanes):
+    yield from _bodies(node.body)
+  elif not isinstance(node, Run):
+    for child in node.children:
+      yield from _bodies(child)
+
+
+def _is_cut(node: Node) -> bool:
+  return (
+    isinstance(node, Lanes)
+    or (isinstance(node, Temporal) and node.turn is not None)
+    or (isinstance(node, Spatial) and node.capacity is not None)
+  )
+
+
+def too_many(count: int) -> errors.InfeasiblePlanError:
+  """Returns the error for an iteration of so many activities."""
+  return errors.InfeasiblePlanError(
+    f"an iteration of {count:,} activities; at most {MAX_ACTIVITIES:,} are"
+    " lowered: use larger granules, or fewer lanes"
+  )

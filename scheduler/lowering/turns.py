@@ -1,0 +1,59 @@
+"""The items that each stage handles in each turn of a Temporal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scheduler.plans import Temporal, runs
+from scheduler.prices import Interval, Prices
+
+# For each stage the items of a turn; None: all.
+Window = dict[str, Interval]
+
+
+def windows(
+  node: Temporal, turn: int, outer: Window | None, costs: Prices
+) -> Iterator[Window]:
+  """Yields what each stage under a Temporal does in one turn after another.
+
+  A turn is of `turn` items of the first stage; stages that read nothing from
+  others under the node do the same fraction of theirs, and those that do go as
+  far as what they read allows.
+  """
+  names = [run.stage for run in runs(node)]
+  first, inside = names[0], set(names)
+  bounds = {
+    name: outer[name] if outer else (0, costs.stages[name].items)
+    for name in costs.order
+    if name in inside
+  }
+  reached = {name: start for name, (start, _) in bounds.items()}
+  at, end = bounds[first]
+  while at < end:
+    at, window = min(at + turn, end), {}
+    fraction = (at, costs.stages[first].items)
+    for name, (_, stop) in bounds.items():
+      if at < end:
+        possible = _possible(name, reached, fraction, costs)
+        stop = max(reached[name], min(possible, stop))
+      window[name] = (reached[name], stop)
+      reached[name] = stop
+    yield window
+
+
+def _possible(
+  name: str, reached: dict[str, int], part: Interval, costs: Prices
+) -> int:
+  """Returns how many items a stage can have done, by what it reads."""
+  stage, limits = costs.stages[name], []
+  for edge in costs.edges_into[name]:
+    if edge.source not in reached or costs.workflow.is_back_edge(edge):
+      continue
+    source = costs.stages[edge.source]
+    ready = reached[edge.source]
+    if ready < source.items:
+      ready = 0 if stage.needs_all else ready // source.group * source.group
+    limits.append(ready * stage.items // source.items)
+  if limits:
+    return min(limits)
+  return -(-part[0] * stage.items // part[1])
