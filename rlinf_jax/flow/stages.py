@@ -67,13 +67,7 @@ class Stage:
     axes = _flat_axes(args, axes_by_arg)
     call = Call(self.fn, self.spec, in_tree)
     _check_items(self.spec, leaves, axes)
-    out_axis, mesh = self.spec.out_axis, jax.sharding.get_abstract_mesh()
-    if not any(isinstance(x, jax.core.Tracer) for x in leaves):
-      out = run_eagerly(call, axes, leaves)
-    elif not mesh.empty and axes_by_arg and self.spec.place == "mesh":
-      out = _run_on_mesh(call, axes, out_axis, mesh, *leaves)
-    else:
-      out = stage_p.bind(*leaves, call=call, axes=axes, out_axis=out_axis)
+    out = bind(call, axes, self.spec.out_axis, leaves)
     return jax.tree.unflatten(_out_tree(call, as_avals(leaves)), out)
 
 
@@ -256,7 +250,23 @@ def _compiled(
   return jax.jit(functools.partial(_run, call, axes))
 
 
-def run_eagerly(
+def bind(
+  call: Call,
+  axes: tuple[int | None, ...],
+  out_axis: int,
+  leaves: Sequence[Any],
+) -> list[Any]:
+  """Runs a stage on flat leaves: at once, or as one equation of a trace."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if not any(isinstance(x, jax.core.Tracer) for x in leaves):
+    return _eagerly(call, axes, leaves)
+  has_items = any(axis is not None for axis in axes)
+  if not mesh.empty and has_items and call.spec.place == "mesh":
+    return _run_on_mesh(call, axes, out_axis, mesh, *leaves)
+  return stage_p.bind(*leaves, call=call, axes=axes, out_axis=out_axis)
+
+
+def _eagerly(
   call: Call, axes: tuple[int | None, ...], leaves: Sequence[Any]
 ) -> list[Any]:
   """Runs a stage on concrete leaves: jitted, or on the host as it stands."""

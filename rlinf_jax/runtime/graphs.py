@@ -1,0 +1,348 @@
+"""The workflow of a traced macro flow, as planners see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rlinf_jax.runtime import lanes, tracing
+from scheduler import workflows
+
+HOST = "host"
+PROCESS = "process"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Graph:
+  """A macro flow as a workflow, and the way back.
+
+  Attributes:
+    traced: the macro flow.
+    workflow: of which each stage is a node, or a stage of a divisible loop.
+    divisions: by node name, how a loop is divided into lanes.
+    place: by workflow stage, "mesh", "host" or "process".
+    weights: by workflow stage, the state leaves that it reads or writes.
+  """
+
+  traced: tracing.Traced
+  workflow: workflows.Workflow
+  divisions: dict[str, lanes.Division]
+  place: dict[str, str]
+  weights: dict[str, tuple[int, ...]]
+
+  def node_of(self, stage: str) -> tracing.Node:
+    """Returns the node of the program that a workflow's stage is (part of)."""
+    for node in self.traced.program.nodes:
+      if stage in _stage_names(node, self.divisions):
+        return node
+    raise KeyError(stage)
+
+
+def describe(
+  traced: tracing.Traced, *, name: str = "flow", staleness: int = 0
+) -> Graph:
+  """Returns the workflow of a macro flow.
+
+  Args:
+    traced: the macro flow.
+    name: for people.
+    staleness: of what passes `flow.sync`.
+
+  Raises:
+    WorkflowError: the flow has no stages; or a staleness without a sync.
+  """
+  program = traced.program
+  divisions = {}
+  for node in program.nodes:
+    if isinstance(node, tracing.LoopNode):
+      division = lanes.divide(node)
+      if division is not None:
+        divisions[node.name] = division
+  if staleness and not program.syncs:
+    raise workflows.errors.WorkflowError(
+      f"staleness is {staleness}, but nothing in the flow passes flow.sync;"
+      " mark by it the weights that may be old"
+    )
+  weights = _weights(traced, divisions)
+  place, stages = {}, []
+  for node in program.nodes:
+    for stage, of_place in _stages(traced, node, divisions, weights):
+      stages.append(stage)
+      place[stage.name] = of_place
+  workflow = workflows.Workflow(
+    name=name,
+    stages=tuple(stages),
+    edges=tuple(_edges(program, divisions)),
+    loops=tuple(
+      workflows.Loop(
+        name=node.name,
+        stages=tuple(inner.name for inner in node.body.nodes),
+        turns=node.length,
+      )
+      for node in program.nodes
+      if isinstance(node, tracing.LoopNode) and node.name in divisions
+    ),
+    syncs=tuple(_syncs(traced, divisions)),
+    staleness=staleness,
+  )
+  return Graph(
+    traced=traced,
+    workflow=workflow,
+    divisions=divisions,
+    place=place,
+    weights=weights,
+  )
+
+
+def num_items(program: tracing.Program, node: tracing.StageNode) -> int:
+  """Returns a stage's items; 1 of a barrier."""
+  for v, axis in zip(node.inputs, node.axes):
+    if axis is not None:
+      return int(program.avals[v].shape[axis])
+  return 1
+
+
+def num_bytes(aval: Any) -> int:
+  """Returns the bytes of an array of this shape and dtype."""
+  try:
+    size = np.dtype(aval.dtype).itemsize
+  except TypeError:  # a key
+    size = 16
+  return math.prod(aval.shape) * size
+
+
+def _stage_names(
+  node: tracing.Node, divisions: dict[str, lanes.Division]
+) -> list[str]:
+  if isinstance(node, tracing.LoopNode) and node.name in divisions:
+    return [inner.name for inner in node.body.nodes]
+  return [node.name]
+
+
+def _stages(
+  traced: tracing.Traced,
+  node: tracing.Node,
+  divisions: dict[str, lanes.Division],
+  weights: dict[str, tuple[int, ...]],
+) -> Iterator[tuple[workflows.Stage, str]]:
+  program = traced.program
+  avals = [program.avals[v] for v in program.inputs]
+
+  def state_bytes(name: str) -> int:
+    return sum(num_bytes(avals[i]) for i in weights[name])
+
+  if isinstance(node, tracing.LoopNode):
+    if node.name not in divisions:
+      yield (
+        workflows.Stage(
+          name=node.name,
+          kind="train",
+          items=1,
+          state_bytes=state_bytes(node.name),
+        ),
+        "mesh",
+      )
+      return
+    for inner in node.body.nodes:
+      assert isinstance(inner, tracing.StageNode)
+      yield _stage(node.body, inner, state_bytes(inner.name))
+    return
+  yield _stage(program, node, state_bytes(node.name))
+
+
+def _stage(
+  program: tracing.Program, node: tracing.StageNode, state_bytes: int
+) -> tuple[workflows.Stage, str]:
+  spec = node.spec
+  kind: workflows.Kind = "infer" if spec.place == "mesh" else "host"
+  return (
+    workflows.Stage(
+      name=node.name,
+      kind=kind,
+      items=num_items(program, node),
+      quantum=math.lcm(spec.quantum or 1, spec.groups),
+      granule_min=math.lcm(spec.quantum or 1, spec.groups),
+      group=spec.groups,
+      state_bytes=state_bytes,
+    ),
+    spec.place,
+  )
+
+
+def _weights(
+  traced: tracing.Traced, divisions: dict[str, lanes.Division]
+) -> dict[str, tuple[int, ...]]:
+  """Returns the state leaves that each stage reads whole."""
+  program = traced.program
+  position = {v: i for i, v in enumerate(program.inputs[: traced.num_state])}
+  weights = {}
+  for node in program.nodes:
+    for name, values in _reads(program, node, divisions):
+      whole = [v for v, axis in values if axis is None]
+      found = tracing.sources(program, whole) & set(position)
+      weights[name] = tuple(sorted(position[v] for v in found))
+  return weights
+
+
+def _reads(
+  program: tracing.Program,
+  node: tracing.Node,
+  divisions: dict[str, lanes.Division],
+) -> Iterator[tuple[str, list[tuple[int, int | None]]]]:
+  """Yields each workflow stage of a node with the program's values it reads.
+
+  Each value comes with its axis of items, None where it is read whole.
+  """
+  if isinstance(node, tracing.StageNode):
+    yield node.name, list(zip(node.inputs, node.axes))
+  elif node.name not in divisions:
+    yield node.name, [(v, None) for v in node.inputs]
+  else:
+    body, axes = node.body, divisions[node.name].axes
+    outer = dict(zip(body.inputs, node.inputs))
+    is_stacked = set(body.inputs[node.num_consts + node.num_carry :])
+    for inner in body.nodes:
+      found = tracing.sources(body, inner.inputs) & set(outer)
+      yield (
+        inner.name,
+        [
+          (outer[v], None if v not in axes else axes[v] + (v in is_stacked))
+          for v in sorted(found)
+        ],
+      )
+
+
+def out_axis(
+  node: tracing.Node, value: int, divisions: dict[str, lanes.Division]
+) -> int | None:
+  """Returns the axis of items of a value that a node makes, or None."""
+  if isinstance(node, tracing.StageNode):
+    if node.is_barrier or node.spec.reduces is not None:
+      return None
+    return node.out_axis
+  if node.name not in divisions:
+    return None
+  i = node.outputs.index(value)
+  axis = divisions[node.name].axes[node.body.outputs[i]]
+  return axis + int(i >= node.num_carry)
+
+
+def _edges(
+  program: tracing.Program, divisions: dict[str, lanes.Division]
+) -> Iterator[workflows.Edge]:
+  for node in program.nodes:
+    for name, values in _reads(program, node, divisions):
+      reads: dict[str, Literal["items", "all"]] = {}
+      carried: dict[str, int] = {}
+      for v, axis in values:
+        for source in tracing.sources(program, [v]):
+          if source not in program.maker:
+            continue
+          maker = program.nodes[program.maker[source]]
+          by_items = (
+            source == v
+            and axis is not None
+            and axis == out_axis(maker, source, divisions)
+          )
+          origin = _stage_names(maker, divisions)[-1]
+          if origin == name:
+            continue
+          how: Literal["items", "all"] = "items" if by_items else "all"
+          if reads.get(origin) != "all":
+            reads[origin] = how
+          aval = program.avals[source]
+          items = aval.shape[axis] if by_items and axis is not None else 1
+          carried[origin] = carried.get(origin, 0) + num_bytes(aval) // items
+      for origin, how in reads.items():
+        yield workflows.Edge(
+          source=origin, target=name, item_bytes=carried[origin], reads=how
+        )
+    if isinstance(node, tracing.LoopNode) and node.name in divisions:
+      yield from _loop_edges(node, divisions[node.name])
+
+
+def _loop_edges(
+  node: tracing.LoopNode, division: lanes.Division
+) -> Iterator[workflows.Edge]:
+  """Yields what passes between a loop's stages, in a turn and to the next."""
+  body = node.body
+  carry = body.inputs[node.num_consts : node.num_consts + node.num_carry]
+  handed_on = dict(zip(carry, body.outputs[: node.num_carry]))
+  order = [inner.name for inner in body.nodes]
+  pairs: dict[tuple[str, str], int] = {}
+  for inner in body.nodes:
+    for source in tracing.sources(body, inner.inputs):
+      makers = [source] if source in body.maker else []
+      if source in handed_on:
+        makers = [
+          v
+          for v in tracing.sources(body, [handed_on[source]])
+          if v in body.maker
+        ]
+      for v in makers:
+        origin = body.nodes[body.maker[v]].name
+        is_forward = order.index(origin) < order.index(inner.name)
+        if origin == inner.name or is_forward != (source not in handed_on):
+          continue  # what a stage hands to itself, or forward over a turn
+        size = num_bytes(body.avals[v]) // division.items
+        key = (origin, inner.name)
+        pairs[key] = pairs.get(key, 0) + size
+  for (origin, target), size in pairs.items():
+    yield workflows.Edge(source=origin, target=target, item_bytes=size)
+
+
+def _syncs(
+  traced: tracing.Traced, divisions: dict[str, lanes.Division]
+) -> Iterator[workflows.WeightSync]:
+  """Yields which stage's results another reads, one iteration or more later."""
+  program = traced.program
+  position = {v: i for i, v in enumerate(program.inputs[: traced.num_state])}
+  moved: dict[tuple[str, str], int] = {}
+  for node in program.nodes:
+    for name, values in _reads(program, node, divisions):
+      for leaf in _synced(program, [v for v, _ in values]):
+        after = program.outputs[position[leaf]]
+        for source in tracing.sources(program, [after]):
+          if source in program.maker:
+            maker = program.nodes[program.maker[source]]
+            origin = _stage_names(maker, divisions)[-1]
+            key = (origin, name)
+            size = num_bytes(program.avals[leaf])
+            moved[key] = moved.get(key, 0) + size
+  for (origin, target), size in moved.items():
+    if origin != target:
+      yield workflows.WeightSync(source=origin, target=target, num_bytes=size)
+
+
+def _synced(program: tracing.Program, values: Sequence[int]) -> set[int]:
+  """Returns the state leaves that values read through `flow.sync`."""
+  passed = set()
+  for after, before in program.syncs.items():
+    # A value that no longer reaches the leaf once the sync is cut reads it.
+    if any(_reaches(program, v, after) for v in values):
+      passed |= tracing.sources(program, [before]) & set(program.inputs)
+  return passed
+
+
+def _reaches(program: tracing.Program, value: int, target: int) -> bool:
+  makers: dict[int, tracing.Glue] = {}
+  for glue in [n.glue for n in program.nodes] + [program.glue]:
+    if glue is not None:
+      makers |= dict.fromkeys(glue.outputs, glue)
+  todo, seen = [value], set()
+  while todo:
+    v = todo.pop()
+    if v == target:
+      return True
+    if v in seen or v in program.maker:
+      continue
+    seen.add(v)
+    if v in program.syncs:
+      todo.append(program.syncs[v])
+    elif v in makers:
+      todo += makers[v].inputs
+  return False
