@@ -214,6 +214,12 @@ class Activity:
         f" {self.num_bytes} bytes; neither may be negative"
       )
 
+  def __str__(self) -> str:
+    target = f" to {self.target!r}" if self.target else ""
+    items = f" [{self.items[0]}, {self.items[1]})" if any(self.items) else ""
+    index = f" ({self.index})" if self.index else ""
+    return f"{self.kind} of {self.stage!r}{target}{items}{index}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Arc:
