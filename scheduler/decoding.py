@@ -13,6 +13,7 @@ import itertools
 import math
 import random
 
+from scheduler import errors
 from scheduler.clusters import DeviceClass
 from scheduler.profiles import Config, DecodeLaw
 from scheduler.workflows import LogNormalLengths, Stage
@@ -80,7 +81,15 @@ def ready_s(
   Returns:
     Seconds after the start, not decreasing. All replicas are taken to be like
     the one with the longest items.
+
+  Raises:
+    ProfileError: the device class lacks a bandwidth or an operation rate.
   """
+  if min(device.memory_bytes_per_s, device.flops_per_s) <= 0:
+    raise errors.ProfileError(
+      f"stage {stage.name!r} needs memory_bytes_per_s and flops_per_s of device"
+      f" class {device.name!r}"
+    )
   tokens = draw_tokens(stage, seed)
   order = emission_order(stage, seed)[slice(*cohort)]
   by_length = sorted(tokens[i] for i in order)

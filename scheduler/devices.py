@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from scheduler import errors
 
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+MAX_DEVICES = 1 << 31
+_SPAN = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -31,6 +32,10 @@ class Devices:
           " non-empty; build them by Devices.of or Devices.parse"
         )
       last = stop
+    if last > MAX_DEVICES:
+      raise errors.DocumentError(
+        f"device {last - 1} is beyond the {MAX_DEVICES} that a set can hold"
+      )
 
   @classmethod
   def of(cls, indices: Iterable[int]) -> Devices:

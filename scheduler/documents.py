@@ -22,6 +22,8 @@ from scheduler.devices import Devices
 
 T = TypeVar("T")
 VERSION = 1
+# Larger numbers count nothing, and overflow where they meet a float.
+_MAX_INT = 2**63 - 1
 
 
 def to_json(value: Any) -> str:
@@ -48,7 +50,7 @@ def from_json(cls: type[T], text: str, *, source: str = "document") -> T:
   """
   try:
     data = json.loads(text)
-  except (json.JSONDecodeError, RecursionError) as error:
+  except (ValueError, RecursionError) as error:  # also of numbers too long
     raise errors.DocumentError(f"{source} is not JSON: {error}") from None
   name = cls.__name__.lower()
   if not isinstance(data, dict):
@@ -57,14 +59,21 @@ def from_json(cls: type[T], text: str, *, source: str = "document") -> T:
     )
   if data.get("format", name) != name:
     raise errors.DocumentError(
-      f"{source} has format {data['format']!r}; expected {name!r}"
+      f"{source} has format {_kind(data['format'])}; expected {name!r}"
     )
   if data.get("version", VERSION) != VERSION:
     raise errors.DocumentError(
-      f"{source} has version {data['version']!r}; this release reads {VERSION}"
+      f"{source} has version {_kind(data['version'])}; this release reads"
+      f" {VERSION}"
     )
   body = {k: v for k, v in data.items() if k not in ("format", "version")}
-  return decode(cls, body, path=source)
+  try:
+    return decode(cls, body, path=source)
+  except RecursionError:
+    raise errors.DocumentError(
+      f"{source} nests too deeply; a plan's tree needs a level for each"
+      " division of devices or of time"
+    ) from None
 
 
 def read(cls: type[T], path: str | pathlib.Path) -> T:
@@ -140,6 +149,8 @@ def _decode_scalar(hint: Any, data: Any, path: str) -> Any:
   if hint is bool and is_bool:
     return data
   if hint is int and isinstance(data, int) and not is_bool:
+    if abs(data) > _MAX_INT:
+      raise _mismatch(path, data, f"a whole number up to {_MAX_INT}")
     return data
   if hint is float and isinstance(data, (int, float)) and not is_bool:
     try:
@@ -184,7 +195,7 @@ def _decode_union(hints: tuple[Any, ...], data: Any, path: str) -> Any:
     raise _mismatch(path, data, f"an object with 'type' in {sorted(by_name)}")
   if not isinstance(data["type"], str) or data["type"] not in by_name:
     raise errors.DocumentError(
-      f"{path}.type is {data['type']!r}; expected one of {sorted(by_name)}"
+      f"{path}.type is {_kind(data['type'])}; expected one of {sorted(by_name)}"
     )
   body = {key: item for key, item in data.items() if key != "type"}
   return decode(by_name[data["type"]], body, path=path)
@@ -248,5 +259,8 @@ def _mismatch(path: str, data: Any, expected: str) -> errors.DocumentError:
 
 
 def _kind(data: Any) -> str:
-  text = json.dumps(data, default=str)
+  try:
+    text = json.dumps(data, default=str)
+  except RecursionError:
+    text = "nested data"
   return text if len(text) <= 60 else f"{text[:57]}..."

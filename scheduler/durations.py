@@ -22,7 +22,13 @@ NS_PER_S = 1_000_000_000
 
 
 def to_ns(seconds: float) -> int:
-  """Returns seconds as whole nanoseconds, rounded up."""
+  """Returns seconds as whole nanoseconds, rounded up.
+
+  Raises:
+    ProfileError: there is no such time, or it is longer than 292 years.
+  """
+  if not 0 <= seconds * NS_PER_S < 2**63:
+    raise errors.ProfileError(f"a duration of {seconds} s is out of range")
   return math.ceil(round(seconds * NS_PER_S, 3))
 
 

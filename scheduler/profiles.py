@@ -86,21 +86,31 @@ class Table:
 
   def seconds(self, granule: int, devices: int) -> float:
     """Returns the time of one granule; raises ProfileError outside."""
-    curves = _curves(self.samples)
-    counts = sorted(curves)
-    if devices in curves:
-      return max(0.0, self._along(curves[devices], granule, 0))
+    counts = sorted(_curves(self.samples))
+    if devices in counts:
+      return self._measured(granule, devices)
     low, high = self._around(counts, devices, "devices")
-    t_low = self._along(curves[low], granule, 0)
-    if low == high:
-      return max(0.0, t_low)
-    t_high = min(t_low, self._along(curves[high], granule, 0))
+    t_low = self._measured(granule, low)
+    if low == high:  # measured on one number: fewer share its work evenly
+      return t_low * max(1.0, low / devices)
+    t_high = min(t_low, self._measured(granule, high))
     if min(t_low, t_high) <= 0:
       return max(0.0, t_high)
     w = (devices - low) / (high - low)
     rate = (1 - w) / t_low + w / t_high
     # Extrapolated below the fewest devices a rate may reach zero.
-    return 1 / max(rate, devices / (high * t_low))
+    return 1 / max(rate, min(devices, high) / (high * t_low))
+
+  def _measured(self, granule: int, devices: int) -> float:
+    """Returns the time on a measured number of devices, or on fewer if less."""
+    curves = _curves(self.samples)
+    times = [self._along(curves[devices], granule, 0)]
+    times += [
+      self._along(curve, granule, 0)
+      for fewer, curve in curves.items()
+      if fewer < devices and curve[0][0] <= granule <= curve[-1][0]
+    ]
+    return max(0.0, min(times))
 
   def num_bytes(self, granule: int, devices: int) -> int:
     """Returns transient bytes per device; as `seconds`, never too little."""
