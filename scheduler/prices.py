@@ -7,7 +7,9 @@ arguments, and its result remembers by what is small.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from typing import Any
 
 from scheduler import devices as device_sets
@@ -19,6 +21,25 @@ from scheduler.profiles import Profile
 from scheduler.workflows import Edge, Stage, Workflow, topological_order
 
 Interval = tuple[int, int]
+# Disjoint sets of devices, and for each given set the indices of its atoms.
+Atoms = tuple[tuple[Devices, ...], tuple[tuple[int, ...], ...]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Granules:
+  """Granules that a Run handles one after another.
+
+  Attributes:
+    starts: first item of each.
+    stops: last item of each, plus one.
+    durations_ns: of each.
+    ends_ns: when each is done, counted from the first one's start.
+  """
+
+  starts: tuple[int, ...]
+  stops: tuple[int, ...]
+  durations_ns: tuple[int, ...]
+  ends_ns: tuple[int, ...]
 
 
 class Prices:
@@ -55,25 +76,25 @@ class Prices:
         ) from None
     return self._known[key]
 
-  def granules_ns(
-    self, run: Run, granule: int, part: Interval
-  ) -> tuple[int, ...]:
-    """Returns the durations of the granules of a part of a Run's share."""
+  def granules(self, run: Run, part: Interval) -> Granules:
+    """Returns the granules of a part of a Run's share.
+
+    They end where updates do; `run.granule` items or fewer each.
+    """
     whole = run.cohort or self.share(run)
-    key = (run.stage, run.devices, run.config, granule, part, whole)
+    key = (run.stage, run.devices, run.config, run.granule, part, whole)
     found = self._known.get(key)
     if found is None:
-      found = self._known[key] = durations.granules_ns(
-        self.stages[run.stage],
-        self.profile,
-        self.device_class(run),
-        len(run.devices),
-        run.config,
-        granule,
-        part,
-        whole,
-        self.seed,
-      )
+      found = self._known[key] = self._cut(run, part, whole)
+    return found
+
+  def lane(self, run: Run, part: Interval) -> int:
+    """Returns the nanoseconds of one turn of a lane, a granule of its own."""
+    key = ("lane", run.stage, run.devices, run.config, part)
+    found = self._known.get(key)
+    if found is None:
+      (found,) = self._granules_ns(run, part[1] - part[0], part, part)
+      self._known[key] = found
     return found
 
   def share(self, run: Run) -> Interval:
@@ -131,13 +152,54 @@ class Prices:
       )
     return found
 
-  def atoms(self, sets: tuple[Devices, ...]) -> tuple[Devices, ...]:
-    """See `devices.atoms`."""
+  def atoms(self, sets: tuple[Devices, ...]) -> Atoms:
+    """Returns the atoms of sets of devices, and those of each set."""
     key = ("atoms", sets)
     found = self._known.get(key)
     if found is None:
-      found = self._known[key] = device_sets.atoms(sets)
+      atoms = device_sets.atoms(sets)
+      parts = tuple(
+        tuple(i for i, atom in enumerate(atoms) if atom.issubset(devices))
+        for devices in sets
+      )
+      found = self._known[key] = (atoms, parts)
     return found
+
+  def _cut(self, run: Run, part: Interval, whole: Interval) -> Granules:
+    stage = self.stages[run.stage]
+    update = stage.items // stage.updates
+    starts: list[int] = []
+    stops: list[int] = []
+    each: list[int] = []
+    low, high = part
+    while low < high:
+      border = min(high, low // update * update + update)
+      spans = durations.split((low, border), run.granule)
+      starts += [start for start, _ in spans]
+      stops += [stop for _, stop in spans]
+      each += self._granules_ns(run, run.granule, (low, border), whole)
+      low = border
+    return Granules(
+      starts=tuple(starts),
+      stops=tuple(stops),
+      durations_ns=tuple(each),
+      ends_ns=tuple(itertools.accumulate(each)),
+    )
+
+  def _granules_ns(
+    self, run: Run, granule: int, part: Interval, whole: Interval
+  ) -> tuple[int, ...]:
+    return durations.granules_ns(
+      self.stages[run.stage],
+      self.profile,
+      self.device_class(run),
+      len(run.devices),
+      run.config,
+      granule,
+      part,
+      whole,
+      self.seed,
+    )
 
 
 def of(

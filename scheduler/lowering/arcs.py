@@ -13,6 +13,7 @@ from scheduler.lowering.emission import Emission
 from scheduler.lowering.tracks import Layout, Track
 from scheduler.plans import Arc, TreePlan
 from scheduler.prices import Prices
+from scheduler.workflows import Edge
 
 # As an Arc: source, target, lag, and what of the source is waited for.
 Wait = tuple[int, int, int, Literal["end", "start"]]
@@ -49,7 +50,7 @@ def _items(layout: Layout, emission: Emission, costs: Prices) -> Iterator[Wait]:
       needs = [
         source.items
         if target.needs_all
-        else tracks.needed(source, target, (0, stop))[1]
+        else tracks.needed(edge, source, target, (0, stop))[1]
         for stop in reader.stops
       ]
       for writer in layout.of_stage[edge.source]:
@@ -77,9 +78,13 @@ def _turns(layout: Layout, emission: Emission, costs: Prices) -> Iterator[Wait]:
     (reader,) = layout.of_stage[edge.target]
     later = int(costs.workflow.is_back_edge(edge))
     for made, read in zip(writer.turns, reader.turns[later:]):
-      for source, target in zip(made, read):
-        move = emission.moves.get((source, id(reader)), source)
-        yield move, target, 0, "end"
+      moved = [emission.moves.get((i, id(reader)), i) for i in made]
+      if edge.reads == "all":
+        pairs: Iterable[tuple[int, int]] = itertools.product(moved, read)
+      else:
+        pairs = zip(moved, read)
+      for source, target in pairs:
+        yield source, target, 0, "end"
 
 
 def _cohorts(layout: Layout) -> Iterator[Wait]:
@@ -143,13 +148,14 @@ def _channels(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:
         capacity = capacities.get((id(writer), id(reader)))
         if capacity is not None:
           staleness = costs.workflow.staleness
-          yield from _channel(writer, reader, capacity, staleness)
+          yield from _channel(edge, writer, reader, capacity, staleness)
 
 
 def _channel(
-  writer: Track, reader: Track, capacity: int, staleness: int
+  edge: Edge, writer: Track, reader: Track, capacity: int, staleness: int
 ) -> Iterator[Wait]:
-  low, high = tracks.needed(writer.stage, reader.stage, reader.share)
+  source, target = writer.stage, reader.stage
+  low, high = tracks.needed(edge, source, target, reader.share)
   low, high = max(low, writer.share[0]), min(high, writer.share[1])
   if low >= high:
     return
@@ -159,10 +165,10 @@ def _channel(
   taken, needs = [], []
   for stop in reader.stops:
     is_last = stop == reader.share[1]
-    done = stop * writer.stage.items // reader.stage.items
+    done = 0 if edge.reads == "all" else stop * source.items // target.items
     taken.append(total if is_last else min(max(done, low), high) - low)
-    need = tracks.needed(writer.stage, reader.stage, (0, stop))[1]
-    need = high if reader.stage.needs_all else min(max(need, low), high)
+    need = tracks.needed(edge, source, target, (0, stop))[1]
+    need = high if target.needs_all else min(max(need, low), high)
     needs.append(need - low)
   for start, stop, made in zip(writer.starts, writer.stops, writer.first):
     start, stop = max(start, low) - low, min(stop, high) - low
@@ -176,9 +182,9 @@ def _channel(
     k = bisect.bisect_left(taken, goal)
     if lag == 0 and needs[k] > start:
       raise errors.InfeasiblePlanError(
-        f"a channel from {writer.stage.name!r} to {reader.stage.name!r} that"
+        f"a channel from {source.name!r} to {target.name!r} that"
         f" holds {capacity} items deadlocks: granules of"
-        f" {writer.run.granule} fill it before {reader.stage.name!r} has the"
+        f" {writer.run.granule} fill it before {target.name!r} has the"
         f" {needs[k]} items it needs to take some; raise capacity, or use"
         " smaller granules"
       )

@@ -105,22 +105,22 @@ class Emission:
     swapped = self._swap(track, "swap_in")
     self._sync(track)
     update = stage.items // stage.updates
+    granules = self._costs.granules(run, (low, high))
+    track.starts += granules.starts
+    track.stops += granules.stops
+    index = self._counts.get(stage.name, 0)
+    self._counts[stage.name] = index + len(granules.starts)
     first, largest = len(self.activities), 0
-    while low < high:
-      part = (low, min(high, low // update * update + update))
-      for duration_ns in self._costs.granules_ns(run, run.granule, part):
-        stop = min(low + run.granule, part[1])
-        index = self._counts.get(stage.name, 0)
-        self._counts[stage.name] = index + 1
-        made = self._compute(track, (low, stop), duration_ns, index)
-        track.first.append(made)
-        track.last.append(made)
-        track.starts.append(low)
-        track.stops.append(stop)
-        self._move(track, made, (low, stop), is_last=True)
-        largest, low = max(largest, stop - low), stop
-      if stage.kind == "train" and low % update == 0:
-        self._apply(track, low // update - 1)
+    for start, stop, duration_ns in zip(
+      granules.starts, granules.stops, granules.durations_ns
+    ):
+      made = self._compute(track, (start, stop), duration_ns, index)
+      track.last.append(made)
+      self._move(track, made, (start, stop), is_last=True)
+      if stage.kind == "train" and stop % update == 0:
+        self._apply(track, stop // update - 1)
+      largest, index = max(largest, stop - start), index + 1
+    track.first = track.last
     last = track.last[-1]
     self._swap_out(track, swapped)
     track.visits.append((first, last, largest))
@@ -137,10 +137,7 @@ class Emission:
       spans.append((start, start + size))
       start += size
     durations = {
-      id(track): [
-        self._costs.granules_ns(track.run, stop - start, (start, stop))[0]
-        for start, stop in spans
-      ]
+      id(track): [self._costs.lane(track.run, span) for span in spans]
       for track in body
     }
     for turn in range(num_turns):
@@ -293,7 +290,7 @@ class Emission:
             target=target,
             item_bytes=edge.item_bytes,
             link=self._link(f"{source} > {to}"),
-            span=tracks.needed(own, target.stage, target.share),
+            span=tracks.needed(edge, own, target.stage, target.share),
             is_inside=loop is not None and edge.target in loop.stages,
             is_back=workflow.is_back_edge(edge),
           )

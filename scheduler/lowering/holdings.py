@@ -97,7 +97,7 @@ def _buffers(
       continue
     for writer in layout.of_stage[edge.source]:
       for reader in layout.of_stage[edge.target]:
-        span = tracks.needed(writer.stage, reader.stage, reader.share)
+        span = tracks.needed(edge, writer.stage, reader.stage, reader.share)
         start = max(span[0], writer.share[0])
         items = min(span[1], writer.share[1]) - start
         if items <= 0:

@@ -10,7 +10,7 @@ from scheduler import errors
 from scheduler.devices import Devices
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal, TreePlan, runs
 from scheduler.prices import Interval, Prices
-from scheduler.workflows import Loop, Stage
+from scheduler.workflows import Edge, Loop, Stage
 
 MAX_ACTIVITIES = 200_000
 
@@ -81,17 +81,15 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
   _check_stages(plan, found, costs)
   devices_of(plan.root)
   _check_loops(plan.root, costs)
-  atoms = costs.atoms(tuple(run.devices for run in found))
+  atoms, parts = costs.atoms(tuple(run.devices for run in found))
   tracks = tuple(
     Track(
       run=run,
       stage=costs.stages[run.stage],
       share=costs.share(run),
-      resources=tuple(
-        i for i, atom in enumerate(atoms) if not atom.isdisjoint(run.devices)
-      ),
+      resources=part,
     )
-    for run in found
+    for run, part in zip(found, parts)
   )
   of_stage: dict[str, tuple[Track, ...]] = {}
   for name in costs.stages:
@@ -142,11 +140,15 @@ def devices_of(node: Node) -> Devices:
   return union
 
 
-def needed(source: Stage, target: Stage, items: Interval) -> Interval:
+def needed(
+  edge: Edge, source: Stage, target: Stage, items: Interval
+) -> Interval:
   """Returns the source's items that some items of the target read.
 
   They are widened to whole groups, which are complete together.
   """
+  if edge.reads == "all":
+    return 0, source.items
   start = items[0] * source.items // target.items
   stop = -(-items[1] * source.items // target.items)
   group = source.group

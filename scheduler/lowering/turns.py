@@ -52,7 +52,8 @@ def _possible(
     source = costs.stages[edge.source]
     ready = reached[edge.source]
     if ready < source.items:
-      ready = 0 if stage.needs_all else ready // source.group * source.group
+      is_all = stage.needs_all or edge.reads == "all"
+      ready = 0 if is_all else ready // source.group * source.group
     limits.append(ready * stage.items // source.items)
   if limits:
     return min(limits)
