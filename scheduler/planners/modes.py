@@ -11,7 +11,7 @@ from scheduler.devices import Devices
 from scheduler.planners import granules
 from scheduler.planners.pools import Key, Pool, Pools
 from scheduler.plans import Run
-from scheduler.profiles import Config, DecodeLaw, Profile, ReplicaTable, Table
+from scheduler.profiles import Config, Profile, ReplicaTable, Table
 from scheduler.workflows import Stage, Workflow
 
 
@@ -112,10 +112,7 @@ class Modes:
     devices = self._devices(pool, key)
     run = Run(stage=stage, devices=devices, granule=max(lanes), config=config)
     try:
-      times = {
-        size: self.prices.granules_ns(run, size, (0, size))[0]
-        for size in set(lanes)
-      }
+      times = {size: self.prices.lane(run, (0, size)) for size in set(lanes)}
       each = tuple(times[size] for size in lanes)
       mode = self._mode(run, pool, key, (each[0], sum(each), each[-1]))
     except errors.ProfileError:
@@ -257,30 +254,17 @@ class Modes:
 
   def _transient_bytes(self, run: Run) -> int:
     stage = self.prices.stages[run.stage]
-    law = self.profile.law(
-      run.stage, self.prices.device_class(run).name, run.config
-    )
-    # A decode works on all its items at once, however it hands them on.
-    is_whole = isinstance(law, DecodeLaw)
-    items = stage.items if is_whole else min(run.granule, stage.items)
+    items = min(run.granule, stage.items)
+    if stage.kind == "decode" and not self.workflow.loop_of(run.stage):
+      # It works on all its items at once, however it hands them on.
+      items = stage.items
     return self.prices.transient_bytes(run, items)
 
 
 def _times(known: prices.Prices, run: Run) -> tuple[int, int, int]:
   """Returns the times of the first granule, of all, and of the last."""
-  stage = known.stages[run.stage]
-  batch = stage.items // stage.updates
-  law = known.profile.law(run.stage, known.device_class(run).name, run.config)
-  if isinstance(law, DecodeLaw):
-    each = known.granules_ns(run, run.granule, (0, stage.items))
-    return each[0], sum(each), each[-1]
-  # All granules but an update's last one are alike.
-  granule = min(run.granule, batch)
-  whole, rest = divmod(batch, granule)
-  (full_ns,) = known.granules_ns(run, granule, (0, granule))
-  rest_ns = known.granules_ns(run, granule, (0, rest))[0] if rest else 0
-  last_ns = rest_ns if rest else full_ns
-  return full_ns, (whole * full_ns + rest_ns) * stage.updates, last_ns
+  cut = known.granules(run, known.share(run))
+  return cut.durations_ns[0], cut.ends_ns[-1], cut.durations_ns[-1]
 
 
 def _most_devices(law: object, stage: Stage) -> int | None:

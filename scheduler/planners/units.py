@@ -6,15 +6,16 @@ import dataclasses
 import graphlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scheduler import errors
+from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.planners import granules
 from scheduler.planners.modes import Mode, Modes
-from scheduler.planners.pools import Key
+from scheduler.planners.pools import Key, Pools
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
-from scheduler.profiles import Config
+from scheduler.profiles import Config, Profile
 from scheduler.workflows import Loop, Workflow, topological_order
 
 # Of a loop on one share only so many of the fastest layouts are kept.
@@ -68,6 +69,7 @@ class Option:
     first_ns: from its start, with all it reads at hand, to its first output.
     total_ns: from its start to its end.
     last_ns: from the arrival of the last of what it reads to its end.
+    head: share of the items that the first output has.
   """
 
   unit: Unit
@@ -77,6 +79,7 @@ class Option:
   first_ns: int
   total_ns: int
   last_ns: int
+  head: float = 1.0
 
   @property
   def swap_ns(self) -> int:
@@ -102,8 +105,14 @@ def collapse(workflow: Workflow) -> Graph:
     )
     units[unit.name], of_stage[name] = unit, unit.name
   pairs = {
-    (of_stage[e.source], of_stage[e.target]): False
+    (of_stage[e.source], of_stage[e.target]) for e in workflow.forward_edges
+  }
+  whole = {
+    (of_stage[e.source], of_stage[e.target])
     for e in workflow.forward_edges
+    if e.reads == "all"
+    or workflow.stage(e.target).needs_all
+    or workflow.loop_of(e.target)
   }
   sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
   for name in units:
@@ -122,12 +131,22 @@ def collapse(workflow: Workflow) -> Graph:
     readers=tuple(
       tuple(sorted(t for s, t in edges if s == i)) for i in range(len(order))
     ),
-    waits=frozenset(
-      (s, t)
-      for s, t in edges
-      if units[order[t]].loop or workflow.stage(order[t]).needs_all
-    ),
+    waits=frozenset((place[s], place[t]) for s, t in whole if s != t),
   )
+
+
+def of(
+  workflow: Workflow, profile: Profile, cluster: Cluster, pools: Pools
+) -> Options:
+  """Returns the options of a workflow on the shares of a cluster.
+
+  Raises:
+    ProfileError: a stage is not profiled on the cluster's classes.
+    InfeasiblePlanError: a stage, or the stages of a loop, fit nowhere.
+  """
+  options = Options(Modes(workflow, profile, cluster, pools))
+  options.check()
+  return options
 
 
 class Options:
@@ -137,11 +156,18 @@ class Options:
     self.modes = modes
     self.pools = modes.pools
     self.graph = collapse(modes.workflow)
+    self.sources = tuple(map(self.graph.sources, range(len(self.graph.units))))
     self._known: dict[tuple[str, Key], tuple[Option, ...]] = {}
 
   def pools_of(self, unit: Unit) -> frozenset[int]:
     """Returns the indices of the device classes that a unit can use."""
     return frozenset().union(*(self.modes.pools_of(s) for s in unit.stages))
+
+  def pools_of_all(self, members: Iterable[int]) -> frozenset[int]:
+    """Returns the indices of the classes that some of the units can use."""
+    return frozenset().union(
+      *(self.pools_of(self.graph.units[i]) for i in members)
+    )
 
   def of(self, unit: Unit, key: Key) -> tuple[Option, ...]:
     """Returns a unit's options on a share, the fastest first."""
@@ -151,7 +177,8 @@ class Options:
     if known is not None:
       return known
     if unit.loop is None:
-      found = [_of_mode(unit, m) for m in self.modes.of(unit.name, key)]
+      items = self.modes.workflow.stage(unit.name).items
+      found = [_of_mode(unit, m, items) for m in self.modes.of(unit.name, key)]
     else:
       found = [*self._shared(unit, key), *self._side_by_side(unit, key)]
     found.sort(key=_rank)
@@ -335,13 +362,14 @@ def turns_ns(
   return ends[-1] + (turns - 1) * max(busiest, longest)
 
 
-def _of_mode(unit: Unit, mode: Mode) -> Option:
+def _of_mode(unit: Unit, mode: Mode, items: int) -> Option:
   return Option(
     unit=unit,
     modes=(mode,),
     first_ns=mode.first_ns,
     total_ns=mode.total_ns,
     last_ns=mode.last_ns,
+    head=min(1.0, mode.granule / items),
   )
 
 

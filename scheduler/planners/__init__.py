@@ -1,0 +1,19 @@
+"""Planners: functions from (workflow, profile, cluster) to a plan.
+
+A planner is one file here and one line in `PLANNERS`.
+"""
+
+from __future__ import annotations
+
+from scheduler.planners.collocated import collocated
+from scheduler.planners.disaggregated import disaggregated
+from scheduler.planners.hybrid import hybrid
+from scheduler.planners.protocol import Budget, Planner
+
+PLANNERS: dict[str, Planner] = {
+  "collocated": collocated,
+  "disaggregated": disaggregated,
+  "hybrid": hybrid,
+}
+
+__all__ = ["PLANNERS", "Budget", "Planner"]

@@ -1,0 +1,108 @@
+"""Rollout and training on disjoint devices, joined by a stream of granules."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from scheduler.clusters import Cluster
+from scheduler.planners import parts, pools, units
+from scheduler.planners.collocated import collocated
+from scheduler.planners.parts import Draft, Part
+from scheduler.planners.pools import Pools
+from scheduler.planners.protocol import Budget
+from scheduler.planners.units import Options, Unit
+from scheduler.plans import TreePlan
+from scheduler.profiles import Profile
+from scheduler.workflows import Workflow
+
+# Of more stages that could be on either side, all of them go to one.
+_MAX_FREE = 4
+_REFINEMENT = 16
+
+
+def disaggregated(
+  workflow: Workflow,
+  profile: Profile,
+  cluster: Cluster,
+  budget: Budget,
+  seed: int,
+) -> TreePlan:
+  """Returns a plan with rollout on some devices and training on the others.
+
+  Decoding, simulation and what runs on the host is one side, training the
+  other; inference is tried on both. Every division of the devices is tried
+  where a class has at most 64 of them; of more, a series of divisions and then
+  all around the best of them, or nearly so. With staleness 0 training begins
+  with the first granule; with staleness 1 it is one step behind the rollout.
+
+  What cannot be divided, because there is one stage or one device, is
+  collocated.
+
+  Args:
+    workflow: what is planned.
+    profile: its durations.
+    cluster: on what.
+    budget: of plans that are evaluated.
+    seed: not used; nothing is drawn.
+
+  Raises:
+    InfeasiblePlanError: a stage fits nowhere, or the two sides do not.
+    ProfileError: a stage is profiled on no class of the cluster.
+  """
+  shares = pools.of_cluster(cluster)
+  options = units.of(workflow, profile, cluster, shares)
+  sides = list(_sides(options, workflow))
+  found = [d for side in sides for d in _divided(options, shares, side)]
+  if not found:
+    return collocated(workflow, profile, cluster, budget, seed)
+  best = min(found, key=lambda d: d.estimate_ns)
+  finer = shares.refined([part.key for part in best.parts], _REFINEMENT)
+  if finer != shares:
+    side = best.parts[0].units
+    found += _divided(options, finer, side)
+  return parts.plan(options, found, cluster, budget, "disaggregated")
+
+
+def _sides(options: Options, workflow: Workflow) -> Iterator[tuple[int, ...]]:
+  """Yields the units of the rollout's side; the others are training's."""
+  graph = options.graph
+  everyone = range(len(graph.units))
+  if len(graph.units) < 2:
+    return
+  kinds = [_kinds(unit, workflow) for unit in graph.units]
+  trains = {i for i in everyone if "train" in kinds[i]} or {everyone[-1]}
+  free = [i for i in everyone if kinds[i] <= {"infer", "sync"}]
+  free = [i for i in free if i not in trains]
+  fixed = [i for i in everyone if i not in trains and i not in free]
+  if len(free) > _MAX_FREE:
+    choices = [(), tuple(free)]
+  else:
+    choices = [
+      chosen
+      for size in range(len(free) + 1)
+      for chosen in itertools.combinations(free, size)
+    ]
+  for chosen in choices:
+    if side := tuple(sorted({*fixed, *chosen})):
+      yield side
+
+
+def _kinds(unit: Unit, workflow: Workflow) -> set[str]:
+  return {workflow.stage(name).kind for name in unit.stages}
+
+
+def _divided(
+  options: Options, shares: Pools, rollout: tuple[int, ...]
+) -> Iterator[Draft]:
+  """Yields drafts for every division of the devices between the sides."""
+  everyone = range(len(options.graph.units))
+  training = tuple(i for i in everyone if i not in rollout)
+  if not training:
+    return
+  usable = [options.pools_of_all(side) for side in (rollout, training)]
+  for first, second in shares.splits(shares.full, *usable):
+    yield from parts.drafts(
+      options,
+      (Part(units=rollout, key=first), Part(units=training, key=second)),
+    )

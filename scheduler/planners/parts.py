@@ -1,0 +1,250 @@
+"""Plans made of parts: disjoint shares, on each of which stages take turns.
+
+Collocated plans have one part, disaggregated ones two, hybrid ones any number.
+They are compared by an estimate, of which the best are evaluated exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+
+from scheduler.clusters import Cluster
+from scheduler.devices import Devices
+from scheduler.planners import selection
+from scheduler.planners.pools import Key
+from scheduler.planners.protocol import Budget
+from scheduler.planners.residency import Tenant, swapped
+from scheduler.planners.units import Option, Options
+from scheduler.plans import Node, Spatial, Temporal, TreePlan, runs
+
+_STREAMS = (1, 2, 4, 8, 16, 32)
+_MAX_SWEEPS = 3
+# Drafts of which every unit's options are tried one by one.
+_MAX_IMPROVED = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+  """Units that share devices.
+
+  Attributes:
+    units: their indices, ascending: the order of their turns.
+    key: the share of the cluster.
+  """
+
+  units: tuple[int, ...]
+  key: Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+  """A plan before devices are chosen.
+
+  Attributes:
+    parts: disjoint.
+    chosen: the option of each unit, by the unit's index.
+    estimate_ns: of one iteration.
+  """
+
+  parts: tuple[Part, ...]
+  chosen: tuple[Option, ...]
+  estimate_ns: int
+
+
+def drafts(options: Options, parts: tuple[Part, ...]) -> Iterator[Draft]:
+  """Yields drafts in which all units have about the same number of granules.
+
+  None where a unit fits nowhere on its part, or the parts' states do not.
+  """
+  key_of = {i: part.key for part in parts for i in part.units}
+  known = set()
+  for stream in _STREAMS:
+    found = [
+      options.of_stream(unit, key_of[i], stream)
+      for i, unit in enumerate(options.graph.units)
+    ]
+    chosen = tuple(option for option in found if option is not None)
+    if len(chosen) < len(found):
+      return
+    layout = tuple(map(id, chosen))
+    if layout in known:
+      continue
+    known.add(layout)
+    estimate = estimate_ns(options, parts, chosen)
+    if estimate is not None:
+      yield Draft(parts=parts, chosen=chosen, estimate_ns=estimate)
+
+
+def improved(options: Options, start: Draft) -> Draft:
+  """Returns a draft in which (almost) no single unit has a better option."""
+  graph, best = options.graph, start
+  key_of = {i: part.key for part in start.parts for i in part.units}
+  for _ in range(_MAX_SWEEPS):
+    before = best.estimate_ns
+    for i, unit in enumerate(graph.units):
+      for option in options.of(unit, key_of[i]):
+        chosen = (*best.chosen[:i], option, *best.chosen[i + 1 :])
+        estimate = estimate_ns(options, start.parts, chosen)
+        if estimate is not None and estimate < best.estimate_ns:
+          best = Draft(parts=start.parts, chosen=chosen, estimate_ns=estimate)
+    if best.estimate_ns == before:
+      break
+  return best
+
+
+def estimate_ns(
+  options: Options, parts: tuple[Part, ...], chosen: tuple[Option, ...]
+) -> int | None:
+  """Returns about how long an iteration takes; None: memory does not suffice.
+
+  Each unit begins when its devices are free and its first granule's items are
+  there, taken to be emitted at an even rate after the first; it ends no sooner
+  than its last granule after all it reads. Transfers are left out.
+  """
+  graph, workflow = options.graph, options.modes.workflow
+  out = [0] * len(chosen)
+  place: dict[int, list[tuple[int, int]]] = {}
+  free: dict[tuple[int, int], int] = {}
+  for p, part in enumerate(parts):
+    for i in part.units:
+      place[i] = [(p, pool) for pool in {m.pool for m in chosen[i].modes}]
+    leaving = _leaving(options, part, chosen)
+    if leaving is None:
+      return None
+    for i in leaving:
+      out[i] = chosen[i].swap_ns
+  busy: dict[tuple[int, int], int] = {}
+  emits = [0] * len(chosen)
+  ends = [0] * len(chosen)
+  sources = options.sources
+  for i, option in enumerate(chosen):
+    begin = max((free.get(where, 0) for where in place[i]), default=0)
+    begin += out[i]
+    last = 0
+    for s in sources[i]:
+      last = max(last, ends[s])
+      if (s, i) in graph.waits:
+        begin = max(begin, ends[s])
+      else:
+        behind = max(0.0, option.head - chosen[s].head)
+        rate = (ends[s] - emits[s]) / max(1e-9, 1 - chosen[s].head)
+        begin = max(begin, min(ends[s], emits[s] + round(behind * rate)))
+    ends[i] = max(begin + option.total_ns, last + option.last_ns)
+    emits[i] = min(ends[i], begin + option.first_ns)
+    for where in place[i]:
+      free[where] = ends[i] + out[i]
+      busy[where] = busy.get(where, 0) + option.total_ns + 2 * out[i]
+  length = max(max(free.values()), max(ends))
+  alive = 1 + workflow.staleness
+  return max(*busy.values(), -(-length // alive))
+
+
+def plan(
+  options: Options,
+  drafts: Iterable[Draft],
+  cluster: Cluster,
+  budget: Budget,
+  label: str,
+) -> TreePlan:
+  """Returns the best of the drafts: estimated, improved, evaluated exactly.
+
+  Raises:
+    InfeasiblePlanError: none of them can run.
+  """
+  ranked = sorted(drafts, key=lambda d: d.estimate_ns)[: budget.iterations]
+  better = [improved(options, d) for d in ranked[:_MAX_IMPROVED]]
+  ranked = sorted([*better, *ranked], key=lambda d: d.estimate_ns)
+  modes = options.modes
+  return selection.best(
+    (
+      TreePlan(root=tree(options, d, cluster.devices), label=label)
+      for d in dict.fromkeys(ranked)
+    ),
+    modes.workflow,
+    modes.profile,
+    cluster,
+    budget,
+  )
+
+
+def tree(options: Options, best: Draft, within: Devices) -> Node:
+  """Returns a draft as a tree on these devices."""
+  nodes: list[Node] = []
+  left = within
+  for part in best.parts:
+    devices = options.pools.choose(part.key, left)
+    left = left - devices
+    nodes += _on_part(options, part, best.chosen, devices)
+  return nodes[0] if len(nodes) == 1 else Spatial(children=tuple(nodes))
+
+
+def _on_part(
+  options: Options,
+  part: Part,
+  chosen: tuple[Option, ...],
+  devices: Devices,
+) -> Iterator[Node]:
+  """Yields sets of units that share devices, as one node each."""
+  sets: list[tuple[Devices, dict[int, Node]]] = []
+  for i in part.units:
+    nodes = {i: options.node(chosen[i], devices)}
+    used = _used(nodes[i])
+    for other, earlier in sets:
+      if not other.isdisjoint(used):
+        used, nodes = used | other, {**earlier, **nodes}
+    sets = [entry for entry in sets if entry[0].isdisjoint(used)]
+    sets.append((used, nodes))
+  for _, nodes in sets:
+    children = tuple(nodes[i] for i in sorted(nodes))
+    yield children[0] if len(children) == 1 else Temporal(children=children)
+
+
+def _used(node: Node) -> Devices:
+  return functools.reduce(Devices.__or__, (r.devices for r in runs(node)))
+
+
+def _leaving(
+  options: Options, part: Part, chosen: tuple[Option, ...]
+) -> frozenset[int] | None:
+  """Returns which units of a part are swapped; None: they do not fit."""
+  # The stages of a loop side by side divide what others have whole.
+  sides = {
+    pool: max(1, *(_beside(chosen[i], pool) for i in part.units))
+    for pool in sorted({m.pool for i in part.units for m in chosen[i].modes})
+  }
+  places = [(pool, side) for pool in sides for side in range(sides[pool])]
+  owners: list[int] = []
+  tenants: list[Tenant] = []
+  for i in part.units:
+    sides_taken: dict[int, int] = {}
+    for mode in chosen[i].modes:
+      side = sides_taken.get(mode.pool, 0)
+      sides_taken[mode.pool] = side + 1
+      is_alone = _beside(chosen[i], mode.pool) < 2
+      owners.append(i)
+      tenants.append(
+        Tenant(
+          mode.state_bytes,
+          mode.transient_bytes,
+          mode.swap_ns,
+          tuple(
+            n
+            for n, place in enumerate(places)
+            if place[0] == mode.pool and (is_alone or place[1] == side)
+          ),
+        )
+      )
+  memory = tuple(
+    options.modes.device_class(pool).memory_bytes for pool, _ in places
+  )
+  found = swapped(tuple(tenants), memory)
+  return None if found is None else frozenset(owners[j] for j in found)
+
+
+def _beside(option: Option, pool: int) -> int:
+  """Returns on how many disjoint sets of a class's devices a unit is."""
+  if option.is_shared:
+    return 1
+  return sum(mode.pool == pool for mode in option.modes)
