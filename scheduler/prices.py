@@ -152,6 +152,17 @@ class Prices:
       )
     return found
 
+  def union(self, sets: tuple[Devices, ...]) -> Devices:
+    """Returns all devices of several sets."""
+    if len(sets) == 1:
+      return sets[0]
+    key = ("union", sets)
+    found = self._known.get(key)
+    if found is None:
+      found = functools.reduce(Devices.__or__, sets)
+      self._known[key] = found
+    return found
+
   def atoms(self, sets: tuple[Devices, ...]) -> Atoms:
     """Returns the atoms of sets of devices, and those of each set."""
     key = ("atoms", sets)

@@ -132,10 +132,7 @@ class Emission:
       for loop in self._costs.workflow.loops
       if loop.name == lanes.loop
     )
-    spans, start = [], 0
-    for size in lanes.lanes:
-      spans.append((start, start + size))
-      start += size
+    spans = tracks.lane_spans(lanes)
     durations = {
       id(track): [self._costs.lane(track.run, span) for span in spans]
       for track in body
@@ -227,9 +224,9 @@ class Emission:
       if run.devices.issubset(synced):
         continue
       self._synced[key] = synced | run.devices
-      source = Devices()
-      for other in self._layout.of_stage[sync.source]:
-        source = source | other.run.devices
+      source = self._costs.union(
+        tuple(t.run.devices for t in self._layout.of_stage[sync.source])
+      )
       duration_ns = self._costs.sync_ns(
         source, run.devices, sync.num_bytes, run.config.devices
       )

@@ -140,6 +140,12 @@ def devices_of(node: Node) -> Devices:
   return union
 
 
+def lane_spans(lanes: Lanes) -> tuple[Interval, ...]:
+  """Returns the items of each lane."""
+  stops = tuple(itertools.accumulate(lanes.lanes))
+  return tuple(zip((0, *stops), stops))
+
+
 def needed(
   edge: Edge, source: Stage, target: Stage, items: Interval
 ) -> Interval:

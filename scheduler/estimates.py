@@ -1,0 +1,318 @@
+"""The time of a tree in closed form, for planners that try very many.
+
+A tree is walked Run by Run, not granule by granule. A Run begins when its
+devices are free and the items of its first granule are there. It ends when it
+has handled all granules one after another, or its last granule, counted from
+when the last items that it reads are there, whichever is later. For granules
+that all take equally long this is head + (M - 1) * bottleneck + tail, exactly.
+The first granule of a decode is there only after its longest member.
+
+What is neglected:
+- between a Run's first and last granule it is taken to keep an even pace, so
+  that unequal granules in the middle may wait longer or shorter than it says;
+- the capacity of channels, and memory;
+- with staleness, circuits that lead through several iterations and devices:
+  only the work on each set of devices (under a Temporal root also its idle
+  time), and an iteration's length over the iterations alive, count;
+- in a loop, lanes that wait for each other in any but the first turn;
+- whether the tree fits its workflow: `lowering.lower` checks that.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Container, Iterable, Sequence
+
+from scheduler import prices
+from scheduler.clusters import Cluster
+from scheduler.devices import Devices
+from scheduler.lowering import tracks, turns
+from scheduler.plans import Lanes, Node, Run, Spatial, Temporal, TreePlan, runs
+from scheduler.prices import Interval, Prices
+from scheduler.profiles import Profile
+from scheduler.workflows import Edge, WeightSync, Workflow
+
+
+def estimate_s(
+  plan: TreePlan,
+  workflow: Workflow,
+  profile: Profile,
+  cluster: Cluster,
+  *,
+  seed: int = 0,
+) -> float:
+  """Returns about how many seconds an iteration of a tree takes.
+
+  Args:
+    plan: a tree that fits the workflow.
+    workflow: what is planned.
+    profile: its durations.
+    cluster: on what.
+    seed: of lengths that vary.
+
+  Raises:
+    ProfileError: the profile lacks what the tree uses.
+  """
+  walk = _Walk(plan, prices.of(workflow, profile, cluster, seed=seed))
+  walk.visit(plan.root, None)
+  return walk.period_ns(plan.root) * 1e-9
+
+
+class _Visit:
+  """A stretch in which a Run has its devices.
+
+  Attributes:
+    begin_ns: when its first granule begins.
+    stop_ns: when its last granule is done.
+    stops: last item of each granule, plus one.
+    ends_ns: when each is done, were none kept waiting, from the beginning.
+  """
+
+  __slots__ = ("begin_ns", "ends_ns", "stop_ns", "stops")
+
+  def __init__(
+    self,
+    begin_ns: int,
+    stop_ns: int,
+    stops: Sequence[int],
+    ends_ns: Sequence[int],
+  ):
+    self.begin_ns, self.stop_ns = begin_ns, stop_ns
+    self.stops, self.ends_ns = stops, ends_ns
+
+  def ready(self, item: int) -> tuple[int, int]:
+    """Returns when the granule that holds `item - 1` is done, and its index."""
+    last = len(self.stops) - 1
+    k = min(bisect.bisect_left(self.stops, item), last)
+    if k == last:
+      return self.stop_ns, k
+    waited = self.stop_ns - self.begin_ns - self.ends_ns[-1]
+    return self.begin_ns + self.ends_ns[k] + waited * k // last, k
+
+
+class _Writer:
+  """The visits of one Run, in the order of their items."""
+
+  __slots__ = ("run", "starts", "visits")
+
+  def __init__(self, run: Run):
+    self.run = run
+    self.starts: list[int] = []
+    self.visits: list[_Visit] = []
+
+  def before(self, item: int) -> _Visit | None:
+    """Returns the visit that emits the last of its items before `item`."""
+    k = bisect.bisect_left(self.starts, item) - 1
+    return self.visits[k] if k >= 0 else None
+
+
+class _Walk:
+  """The time so far on each atom, and what each stage has done."""
+
+  def __init__(self, plan: TreePlan, costs: Prices):
+    self._costs, self._copies = costs, plan.copies
+    self._runs = tuple(runs(plan.root))
+    sets = tuple(run.devices for run in self._runs)
+    self._atoms, parts = costs.atoms(sets)
+    self._parts = dict(zip(sets, parts))
+    self._free = [0] * len(self._atoms)
+    self._busy = [0] * len(self._atoms)
+    self._links: dict[tuple[Devices, Devices], int] = {}
+    self._writers: dict[str, dict[int, _Writer]] = {s: {} for s in costs.stages}
+    self._synced: dict[tuple[str, str], Devices] = {}
+    self._devices = {run.stage: run.devices for run in self._runs}
+
+  def period_ns(self, root: Node) -> float:
+    """Returns the time from one iteration to the next."""
+    whole = max(self._free)
+    staleness = self._costs.workflow.staleness
+    if staleness == 0:
+      return whole
+    # Under a Spatial iterations mix, so that only work counts.
+    loads = self._busy if isinstance(root, Spatial) else self._free
+    return max(whole / (1 + staleness), *loads, *self._links.values())
+
+  def visit(self, node: Node, window: turns.Window | None) -> None:
+    """Adds a subtree, or a turn of it."""
+    if isinstance(node, Run):
+      self._visit_run(node, window)
+    elif isinstance(node, Lanes):
+      self._visit_lanes(node)
+    else:
+      each: Iterable[turns.Window | None] = (window,)
+      if isinstance(node, Temporal) and node.turn is not None:
+        each = turns.windows(node, node.turn, window, self._costs)
+      for inner in each:
+        for child in node.children:
+          self.visit(child, inner)
+
+  def _visit_run(self, run: Run, window: turns.Window | None) -> None:
+    low, high = self._costs.share(run)
+    if window is not None:
+      start, stop = window[run.stage]
+      low, high = max(low, start), min(high, stop)
+    if low >= high:
+      return
+    granules = self._costs.granules(run, (low, high))
+    self._swap_in(run)
+    begin = self._free_at(run)
+    first, last = self._arrivals(run, granules.stops)
+    ends = granules.ends_ns
+    begin = max(begin, first)
+    stop = max(begin + ends[-1], last + granules.durations_ns[-1])
+    self._add(run, low, _Visit(begin, stop, granules.stops, ends))
+    self._end(run, stop, ends[-1])
+
+  def _swap_in(self, run: Run) -> None:
+    if not run.is_resident:
+      for i, swap_ns in zip(self._parts[run.devices], self._swaps(run)):
+        self._free[i] += swap_ns
+        self._busy[i] += swap_ns
+
+  def _free_at(self, run: Run) -> int:
+    """Returns when a Run's devices are free, and have the weights."""
+    begin = max([self._free[i] for i in self._parts[run.devices]])
+    for sync in self._costs.workflow.syncs:
+      if sync.target == run.stage:
+        begin = self._sync(run, sync, begin)
+    return begin
+
+  def _sync(self, run: Run, sync: WeightSync, begin: int) -> int:
+    key = (sync.source, sync.target)
+    synced = self._synced.get(key, Devices())
+    if run.devices.issubset(synced):
+      return begin
+    self._synced[key] = synced | run.devices
+    source = self._costs.union(
+      tuple(r.devices for r in self._runs if r.stage == sync.source)
+    )
+    sync_ns = self._costs.sync_ns(
+      source, run.devices, sync.num_bytes, run.config.devices
+    )
+    if run.stage in self._copies:
+      return max(begin, sync_ns)
+    for i in self._parts[run.devices]:
+      self._busy[i] += sync_ns
+    return begin + sync_ns
+
+  def _end(self, run: Run, stop: int, busy_ns: int) -> None:
+    part = self._parts[run.devices]
+    swaps = (0,) * len(part) if run.is_resident else self._swaps(run)
+    for i, swap_ns in zip(part, swaps):
+      self._free[i] = stop + swap_ns
+      self._busy[i] += busy_ns + swap_ns
+
+  def _swaps(self, run: Run) -> list[int]:
+    num_bytes = self._costs.state_bytes(run)
+    return [
+      self._costs.swap_ns(self._atoms[i], num_bytes)
+      for i in self._parts[run.devices]
+    ]
+
+  def _add(self, run: Run, low: int, visit: _Visit) -> None:
+    writers = self._writers[run.stage]
+    writer = writers.get(id(run))
+    if writer is None:
+      writer = writers[id(run)] = _Writer(run)
+    writer.starts.append(low)
+    writer.visits.append(visit)
+
+  def _arrivals(
+    self, run: Run, stops: Sequence[int], *, skip: Container[str] = ()
+  ) -> tuple[int, int]:
+    """Returns when a Run's first and its last granule have their items."""
+    first = last = 0
+    target = self._costs.stages[run.stage]
+    for edge in self._costs.edges_into[run.stage]:
+      if edge.source in skip:
+        continue
+      source = self._costs.stages[edge.source]
+      needs = [
+        source.items
+        if target.needs_all
+        else tracks.needed(edge, source, target, (0, stop))[1]
+        for stop in (stops[0], stops[-1])
+      ]
+      for writer in self._writers[edge.source].values():
+        early, late = (self._arrival(edge, writer, run, n) for n in needs)
+        first, last = max(first, early), max(last, late)
+    return first, last
+
+  def _arrival(self, edge: Edge, writer: _Writer, run: Run, item: int) -> int:
+    """Returns when all items before `item` of a Run are at another."""
+    visit = writer.before(item)
+    if visit is None:
+      return 0
+    done, k = visit.ready(item)
+    source, target = writer.run.devices, run.devices
+    if edge.item_bytes == 0 or source == target:
+      return done
+    size = visit.stops[0] - writer.starts[0]
+    move_ns = self._costs.edge_ns(source, target, size * edge.item_bytes)
+    moved_ns = move_ns * (k + 1)
+    self._links[source, target] = max(
+      moved_ns, self._links.get((source, target), 0)
+    )
+    return max(done + move_ns, visit.begin_ns + visit.ends_ns[0] + moved_ns)
+
+  def _visit_lanes(self, lanes: Lanes) -> None:
+    """Adds a loop: its first turn, and the others at an even pace."""
+    loop = next(x for x in self._costs.workflow.loops if x.name == lanes.loop)
+    body = list(runs(lanes.body))
+    begins = {run.stage: self._free_at(run) for run in body}
+    load = [0] * len(self._atoms)
+    ends: dict[str, list[int]] = {run.stage: [] for run in body}
+    slowest = 0
+    for span in tracks.lane_spans(lanes):
+      paths: dict[str, tuple[int, int]] = {}
+      for run in body:
+        lane_ns = self._costs.lane(run, span)
+        if not run.is_resident:
+          lane_ns += 2 * max(self._swaps(run))
+        begin, path = self._lane(run, span, ends, paths)
+        if not ends[run.stage]:
+          begins[run.stage] = begin = max(begin, begins[run.stage])
+        begin = max([begin, *(self._free[i] for i in self._parts[run.devices])])
+        for i in self._parts[run.devices]:
+          self._free[i] = begin + lane_ns
+          load[i] += lane_ns
+        ends[run.stage].append(begin + lane_ns)
+        paths[run.stage] = (path, path + lane_ns)
+      for edge in self._costs.workflow.edges:
+        if edge.source in paths and edge.target in paths:
+          if self._costs.workflow.is_back_edge(edge):
+            moved = self._lane_move_ns(edge, span)
+            circuit = paths[edge.source][1] + moved - paths[edge.target][0]
+            slowest = max(slowest, circuit)
+    rest = (loop.turns - 1) * max(slowest, *load)
+    stops = [stop for _, stop in tracks.lane_spans(lanes)]
+    for run in body:
+      begin, done = begins[run.stage], [e + rest for e in ends[run.stage]]
+      since = [e - begin for e in done]
+      self._add(run, 0, _Visit(begin, done[-1], stops, since))
+    for i, work in enumerate(load):
+      if work:
+        self._free[i] += rest
+        self._busy[i] += work * loop.turns
+
+  def _lane(
+    self,
+    run: Run,
+    span: Interval,
+    ends: dict[str, list[int]],
+    paths: dict[str, tuple[int, int]],
+  ) -> tuple[int, int]:
+    """Returns when a lane has its items, and when it had if it were alone."""
+    begin, _ = self._arrivals(run, span[1:], skip=ends)
+    path = 0
+    for edge in self._costs.edges_into[run.stage]:
+      if edge.source in paths:
+        moved = self._lane_move_ns(edge, span)
+        begin = max(begin, ends[edge.source][-1] + moved)
+        path = max(path, paths[edge.source][1] + moved)
+    return begin, path
+
+  def _lane_move_ns(self, edge: Edge, span: Interval) -> int:
+    source, target = self._devices[edge.source], self._devices[edge.target]
+    num_bytes = (span[1] - span[0]) * edge.item_bytes
+    return self._costs.edge_ns(source, target, num_bytes)
