@@ -342,6 +342,57 @@ def _quanta(
   return jax.lax.map(one_quantum, divided)
 
 
+def run_granule(
+  call: Call,
+  axes: tuple[int | None, ...],
+  out_axis: int,
+  leaves: Sequence[jax.Array],
+) -> list[jax.Array]:
+  """Runs a stage on some of its items; to be traced, under a mesh or none.
+
+  Returns:
+    Its results; of a reducing stage the sums of each quantum, stacked along a
+    new first axis, for `sum_quanta`.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  has_items = any(axis is not None for axis in axes)
+  if call.spec.reduces is None:
+    if mesh.empty or not has_items:
+      return _run(call, axes, *leaves)
+    return _run_on_mesh(call, axes, out_axis, mesh, *leaves)
+  if mesh.empty:
+    return _stacked(call, axes, leaves)
+  _check_divides(call, axes, mesh, leaves)
+  (name,) = mesh.axis_names
+  is_exact = call.spec.quantum is not None
+
+  def local(*parts: jax.Array) -> list[jax.Array]:
+    stacked = _stacked(call, axes, parts)
+    return stacked if is_exact else [jax.lax.psum(x, name) for x in stacked]
+
+  sharded = jax.shard_map(
+    local,
+    mesh=mesh,
+    in_specs=_in_specs(axes, name),
+    out_specs=P(name) if is_exact else P(),
+    check_vma=False,
+  )
+  return sharded(*leaves)
+
+
+def sum_quanta(stacked: jax.Array) -> jax.Array:
+  """Returns the sum over the first axis, in its order."""
+  return _ordered_sum(stacked)
+
+
+def _stacked(
+  call: Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
+) -> list[jax.Array]:
+  if call.spec.quantum is None:
+    return [x[None] for x in _eval(call, leaves)]
+  return _quanta(call, axes, leaves)
+
+
 def _split_axis(x: jax.Array, axis: int, size: int) -> jax.Array:
   shape = x.shape[:axis] + (x.shape[axis] // size, size) + x.shape[axis + 1 :]
   return jnp.moveaxis(x.reshape(shape), axis, 0)
@@ -360,7 +411,39 @@ def _run_on_mesh(
   *leaves: jax.Array,
 ) -> list[jax.Array]:
   """Runs a stage with its items divided over a mesh."""
+  _check_divides(call, axes, mesh, leaves)
   (name,) = mesh.axis_names
+
+  def local(*parts: jax.Array) -> list[jax.Array]:
+    if call.spec.reduces is None:
+      return _eval(call, parts)
+    if call.spec.quantum is None:
+      return [jax.lax.psum(x, name) for x in _eval(call, parts)]
+    quanta = _quanta(call, axes, parts)
+    return [
+      _ordered_sum(jax.lax.all_gather(x, name, tiled=True)) for x in quanta
+    ]
+
+  out_spec = P(*[None] * out_axis, name) if call.spec.reduces is None else P()
+  # The ordered sum of gathered quanta is the same everywhere, which the
+  # replication checker cannot know.
+  sharded = jax.shard_map(
+    local,
+    mesh=mesh,
+    in_specs=_in_specs(axes, name),
+    out_specs=out_spec,
+    check_vma=False,
+  )
+  return sharded(*leaves)
+
+
+def _in_specs(axes: tuple[int | None, ...], name: str) -> tuple[Any, ...]:
+  return tuple(P() if a is None else P(*[None] * a, name) for a in axes)
+
+
+def _check_divides(
+  call: Call, axes: tuple[int | None, ...], mesh: Any, leaves: Sequence[Any]
+) -> None:
   (size,) = {x.shape[a] for x, a in zip(leaves, axes) if a is not None}
   if size % mesh.size:
     raise ValueError(
@@ -373,25 +456,6 @@ def _run_on_mesh(
       f" which its quantum of {call.spec.quantum} does not divide; lower the"
       " quantum or use fewer devices"
     )
-
-  def local(*parts: jax.Array) -> list[jax.Array]:
-    if call.spec.reduces is None:
-      return _eval(call, parts)
-    if call.spec.quantum is None:
-      return [jax.lax.psum(x, name) for x in _eval(call, parts)]
-    quanta = _quanta(call, axes, parts)
-    return [
-      _ordered_sum(jax.lax.all_gather(x, name, tiled=True)) for x in quanta
-    ]
-
-  in_specs = tuple(P() if a is None else P(*[None] * a, name) for a in axes)
-  out_spec = P(*[None] * out_axis, name) if call.spec.reduces is None else P()
-  # The ordered sum of gathered quanta is the same everywhere, which the
-  # replication checker cannot know.
-  sharded = jax.shard_map(
-    local, mesh=mesh, in_specs=in_specs, out_specs=out_spec, check_vma=False
-  )
-  return sharded(*leaves)
 
 
 def _abstract_eval(*avals: Any, call: Call, **params: Any) -> list[Any]:

@@ -5,9 +5,11 @@ The only module that builds a mesh.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
+import numpy as np
 
 P = jax.sharding.PartitionSpec
 ITEMS = "items"
@@ -35,6 +37,14 @@ def items_mesh(num_devices: int | None = None) -> jax.sharding.Mesh:
     (ITEMS,),
     axis_types=(jax.sharding.AxisType.Auto,),
     devices=devices[:num],
+  )
+
+
+@functools.lru_cache(maxsize=256)
+def mesh_of(devices: tuple[jax.Device, ...]) -> jax.sharding.Mesh:
+  """Returns the mesh of one axis, "items", of these devices in this order."""
+  return jax.sharding.Mesh(
+    np.asarray(devices), (ITEMS,), axis_types=(jax.sharding.AxisType.Auto,)
   )
 
 

@@ -1,0 +1,114 @@
+"""Nodes of a program as compiled functions on given devices.
+
+Each function takes flat leaves and is jitted once for each node and mesh; JAX
+compiles it anew for each granule's shape. On several devices a stage divides
+its items by `shard_map` (`rlinf_jax.flow`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+from rlinf_jax.flow import stages
+from rlinf_jax.runtime import meshes, tracing
+
+P = jax.sharding.PartitionSpec
+
+
+class Place:
+  """The devices that a granule runs on, and layouts on them.
+
+  Args:
+    devices: JAX devices, in order.
+  """
+
+  def __init__(self, devices: Sequence[jax.Device]) -> None:
+    self.devices = tuple(devices)
+    self.mesh = meshes.mesh_of(self.devices)
+
+  def sharding(self, axis: int | None, size: int) -> jax.sharding.Sharding:
+    """Returns the layout of an array with `size` items on `axis`."""
+    if len(self.devices) == 1:
+      return jax.sharding.SingleDeviceSharding(self.devices[0])
+    if axis is None or size % len(self.devices):
+      return jax.NamedSharding(self.mesh, P())
+    return jax.NamedSharding(self.mesh, P(*[None] * axis, meshes.ITEMS))
+
+  def replicated(self) -> jax.sharding.Sharding:
+    """Returns the layout of an array that every device holds whole."""
+    return self.sharding(None, 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def place_of(devices: tuple[jax.Device, ...]) -> Place:
+  """Returns the one `Place` of these devices."""
+  return Place(devices)
+
+
+def for_items(place: Place, num_items: int, quantum: int | None) -> Place:
+  """Returns as many of a place's devices as divide a granule evenly."""
+  parts = num_items // (quantum or 1)
+  count = len(place.devices)
+  while parts % count:
+    count -= 1
+  return place_of(place.devices[:count])
+
+
+class Executables:
+  """Compiled functions of a program's nodes.
+
+  Args:
+    program: the traced macro flow.
+  """
+
+  def __init__(self, program: tracing.Program) -> None:
+    self._program = program
+    self._made: dict[Any, Any] = {}
+
+  def stage(self, node: tracing.StageNode, place: Place) -> Any:
+    """Returns (*leaves) -> pieces, see `stages.run_granule`."""
+
+    def run(*leaves: Any) -> list[Any]:
+      return stages.run_granule(node.call, node.axes, node.out_axis, leaves)
+
+    return self._jitted(("stage", node.name, place), run, place)
+
+  def loop(self, node: tracing.LoopNode, place: Place) -> Any:
+    """Returns (*leaves) -> outputs: a whole loop as one program."""
+
+    def run(*leaves: Any) -> list[Any]:
+      return tracing.call_loop(node, leaves)
+
+    return self._jitted(("loop", node.name, place), run, place)
+
+  def glue(self, glue: tracing.Glue) -> Any:
+    """Returns the glue as a jitted function of its inputs."""
+    run = jex_core.jaxpr_as_fun(glue.jaxpr)
+    return self._jitted(("glue", id(glue)), run, None)
+
+  def custom(self, key: Any, fn: Callable[..., Any], place: Place) -> Any:
+    """Returns any function of leaves, jitted on a place."""
+    return self._jitted(key, fn, place)
+
+  def _jitted(
+    self, key: Any, fn: Callable[..., Any], place: Place | None
+  ) -> Any:
+    if key not in self._made:
+      if place is not None and len(place.devices) > 1:
+        fn = _on_mesh(fn, place.mesh)
+      self._made[key] = jax.jit(fn)
+    return self._made[key]
+
+
+def _on_mesh(fn: Callable[..., Any], mesh: jax.sharding.Mesh) -> Any:
+  @functools.wraps(fn)
+  def run(*leaves: Any) -> Any:
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+      return fn(*leaves)
+
+  return run

@@ -1,0 +1,397 @@
+"""Executes a flat plan: one thread for each set of devices.
+
+A task is handed to its devices' thread when everything that it waits for has
+happened: the plan's arcs and the cyclic orders of its resources, across
+iterations. The thread runs it and waits for its results, so that a task's end
+is the end of its computation; what the plan lets overlap runs on other devices,
+on other threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from rlinf_jax.runtime import graphs, iterations, ledgers, machines, tasks
+from rlinf_jax.runtime import values as values_lib
+from scheduler import timelines
+
+DEFAULT_DEADLINE_S = 600.0
+
+
+class StageError(RuntimeError):
+  """A stage failed; `__cause__` is what it raised."""
+
+
+class DeadlineError(TimeoutError):
+  """A flow did not go on within its deadline."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+  """One finished iteration.
+
+  Attributes:
+    index: from 0.
+    outputs: of the program, flat.
+  """
+
+  index: int
+  outputs: tuple[Any, ...]
+
+
+class Executor:
+  """Runs iterations of a macro flow under a plan.
+
+  Args:
+    graph: the macro flow.
+    plan: what runs when and where.
+    machine: on what.
+    budget_bytes: per device, see `ledgers.Ledger`; None: no limit.
+    deadline_s: how long nothing may happen before the flow is given up.
+  """
+
+  def __init__(
+    self,
+    graph: graphs.Graph,
+    plan: tasks.TaskPlan,
+    machine: machines.Machine,
+    *,
+    budget_bytes: int | None = None,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+  ) -> None:
+    self.graph, self.plan, self.machine = graph, plan, machine
+    self.deadline_s = deadline_s
+    self.ledger = ledgers.Ledger(budget_bytes)
+    self.context = iterations.Context(graph, machine, self.ledger)
+    self.followers = _followers(plan)
+    self.max_lag = _max_lag(plan)
+    self.timeline = timelines.Timeline(source="measured", events=())
+
+  def iterate(
+    self, state: Sequence[Any], inputs: Iterator[Sequence[Any]]
+  ) -> Iterator[Done]:
+    """Yields iterations in order; up to 1 + staleness of them overlap.
+
+    Args:
+      state: the first state's leaves.
+      inputs: the other arguments' leaves of each iteration.
+
+    Raises:
+      StageError: a stage failed. Nothing is left running.
+      DeadlineError: nothing has happened for `deadline_s`.
+    """
+    run = _Run(self, state, inputs)
+    try:
+      yield from run.iterations()
+    finally:
+      run.close()
+      self.timeline = run.timeline()
+
+
+class _Run:
+  """The moving parts of one call of `Executor.iterate`."""
+
+  def __init__(
+    self,
+    executor: Executor,
+    state: Sequence[Any],
+    inputs: Iterator[Sequence[Any]],
+  ) -> None:
+    self._x = executor
+    self._plan = executor.plan
+    self._tasks = executor.plan.tasks
+    self._context = executor.context
+    self._board = values_lib.Board()
+    self._context.board = self._board
+    self._inputs = inputs
+    self._staleness = executor.graph.workflow.staleness
+    self._num_state = executor.graph.traced.num_state
+    self._state0 = [self._given(x, "state") for x in state]
+    self._alive: dict[int, iterations.Iteration] = {}
+    self._states: dict[int, list[values_lib.Value]] = {0: self._state0}
+    self._begun = 0
+    self._is_last: int | None = None
+    self._counts: dict[tuple[int, int], int] = {}
+    self._started: set[tuple[int, int]] = set()
+    self._ended: set[tuple[int, int]] = set()
+    self._left: dict[int, int] = {}
+    self._finished: queue.Queue[int | None] = queue.Queue()
+    self._lock = threading.Lock()
+    self._error: BaseException | None = None
+    self._progress_s = time.monotonic()
+    self._running: dict[int, str] = {}
+    self._events: list[timelines.Event] = []
+    self._zero_ns = time.perf_counter_ns()
+    self._workers: dict[Any, _Worker] = {}
+    for task in self._tasks:
+      key = task.resources if task.devices.spans else ("no devices",)
+      if key not in self._workers:
+        self._workers[key] = _Worker(self, str(task.devices) or "links")
+    for worker in self._workers.values():
+      worker.start()
+
+  def iterations(self) -> Iterator[Done]:
+    for _ in range(1 + self._staleness):
+      self._begin()
+    index = 0
+    while self._is_last is None or index < self._is_last:
+      self._wait_for(index)
+      done = self._alive[index]
+      outputs = tuple(self._read(value) for value in done.outputs)
+      yield Done(index, outputs)
+      self._retire(index)
+      self._begin()
+      index += 1
+
+  @property
+  def is_stopped(self) -> bool:
+    return self._board.is_stopped
+
+  def close(self) -> None:
+    self._board.stop()
+    for worker in self._workers.values():
+      worker.queue.put(None)
+    deadline = time.monotonic() + 5.0
+    for worker in self._workers.values():
+      worker.thread.join(max(0.0, deadline - time.monotonic()))
+
+  def timeline(self) -> timelines.Timeline:
+    events = tuple(
+      sorted(self._events, key=lambda e: (e.start_ns, e.stop_ns, e.index))
+    )
+    return timelines.Timeline(
+      source="measured", events=events, label=self._plan.plan.label
+    )
+
+  def run_task(self, key: tuple[int, int]) -> None:
+    """Runs one task of one iteration on the calling thread."""
+    iteration, t = key
+    task = self._tasks[t]
+    with self._lock:
+      self._started.add(key)
+      self._running[threading.get_ident()] = (
+        f"{task.name}, iteration {iteration}"
+      )
+      ready = self._followers_of(key, "start")
+    self._hand_out(ready)
+    start_ns = time.perf_counter_ns() - self._zero_ns
+    out = self._alive[iteration].run(task)
+    jax.block_until_ready(out)
+    stop_ns = time.perf_counter_ns() - self._zero_ns
+    names = tuple(self._plan.plan.resources[r].name for r in task.resources)
+    first = self._plan.plan.activities[task.activities[0]]
+    event = timelines.Event(
+      kind=first.kind,
+      stage=task.stage,
+      iteration=iteration,
+      resources=names,
+      start_ns=start_ns,
+      stop_ns=stop_ns,
+      items=task.items,
+      index=task.activities[0],
+      target=first.target,
+      num_bytes=first.num_bytes,
+    )
+    with self._lock:
+      self._events.append(event)
+      self._ended.add(key)
+      self._running.pop(threading.get_ident(), None)
+      self._progress_s = time.monotonic()
+      self._left[iteration] -= 1
+      is_done = self._left[iteration] == 0
+      ready = self._followers_of(key, "end")
+    self._hand_out(ready)
+    if is_done:
+      self._finished.put(iteration)
+
+  def fail(self, key: tuple[int, int], error: BaseException) -> None:
+    """Keeps the first error and stops everyone."""
+    iteration, t = key
+    with self._lock:
+      if self._error is None and not isinstance(error, values_lib.Stopped):
+        task = self._tasks[t]
+        self._error = StageError(
+          f"stage '{task.stage}' failed on items {task.items[0]} to"
+          f" {task.items[1]} of iteration {iteration}, on devices"
+          f" '{task.devices}': {type(error).__name__}: {error}"
+        )
+        self._error.__cause__ = error
+    self._board.stop()
+    self._finished.put(None)
+
+  def _given(self, x: Any, what: str) -> values_lib.Value:
+    value = values_lib.Value(self._board, self._context.ledger, what=what)
+    value.put(x)
+    return value
+
+  def _read(self, value: values_lib.Value) -> Any:
+    try:
+      return value.whole(self._home())
+    except values_lib.Stopped:
+      raise self._error or RuntimeError("the flow was stopped") from None
+
+  def _home(self) -> Any:
+    first = self._x.machine.devices[0]
+    return jax.sharding.SingleDeviceSharding(first)
+
+  def _begin(self) -> None:
+    """Lets one more iteration run, if there is input for it."""
+    if self._is_last is not None:
+      return
+    try:
+      given = next(self._inputs)
+    except StopIteration:
+      self._stop_at(self._begun)
+      return
+    i = self._begun
+    state = self._states[i]
+    inputs = [self._given(x, "input") for x in given]
+    stale = self._states[max(i - self._staleness, 0)]
+    iteration = iterations.Iteration(
+      self._context, i, [*state, *inputs], [*stale, *inputs]
+    )
+    self._states[i + 1] = iteration.outputs[: self._num_state]
+    ready = []
+    with self._lock:
+      self._alive[i] = iteration
+      self._left[i] = len(self._tasks)
+      self._begun += 1
+      for t, waits in enumerate(self._plan.waits):
+        left = 0
+        for wait in waits:
+          key = (i - wait.lag, wait.source)
+          happened = self._ended if wait.after == "end" else self._started
+          left += int(key[0] >= 0 and key not in happened)
+        self._counts[i, t] = left
+        if not left:
+          ready.append((i, t))
+    self._hand_out(ready)
+
+  def _stop_at(self, count: int) -> None:
+    """No iteration from `count` on will run: nobody waits for one."""
+    with self._lock:
+      self._is_last = count
+      freed = []
+      for (i, t), left in list(self._counts.items()):
+        if not left:
+          continue
+        never = sum(1 for wait in self._plan.waits[t] if i - wait.lag >= count)
+        self._counts[i, t] = left - never
+        if never and left == never:
+          freed.append((i, t))
+    self._hand_out(freed)
+
+  def _followers_of(
+    self, key: tuple[int, int], what: str
+  ) -> list[tuple[int, int]]:
+    """Counts an event for those who wait for it; returns who need not wait.
+
+    With the lock held, together with noting the event: an iteration that begins
+    in between would count it twice.
+    """
+    iteration, t = key
+    ready = []
+    for target, lag in self._x.followers[what][t]:
+      follower = (iteration + lag, target)
+      if self._counts.get(follower, 0) > 0:
+        self._counts[follower] -= 1
+        if not self._counts[follower]:
+          ready.append(follower)
+    return ready
+
+  def _hand_out(self, keys: list[tuple[int, int]]) -> None:
+    for key in keys:
+      task = self._tasks[key[1]]
+      where = task.resources if task.devices.spans else ("no devices",)
+      self._workers[where].queue.put(key)
+
+  def _wait_for(self, index: int) -> None:
+    while self._left.get(index, 0):
+      patience = self._progress_s + self._x.deadline_s - time.monotonic()
+      try:
+        if self._finished.get(timeout=max(patience, 0.01)) is None:
+          raise self._error or RuntimeError("the flow was stopped")
+      except queue.Empty:
+        if time.monotonic() - self._progress_s < self._x.deadline_s:
+          continue
+        with self._lock:
+          running = sorted(self._running.values())
+          waiting = [
+            f"{self._tasks[t].name}, iteration {i}"
+            for (i, t), left in self._counts.items()
+            if left and (i, t) not in self._ended
+          ]
+        self._board.stop()
+        raise DeadlineError(
+          f"nothing has finished for {self._x.deadline_s:g} s; running:"
+          f" {running or 'nothing'}; waiting: {waiting[:4] or 'nothing'}"
+        ) from None
+
+  def _retire(self, index: int) -> None:
+    """Forgets what later iterations do not read."""
+    oldest = max(index + 1 - self._staleness, 0)
+    keep = [v for i, s in self._states.items() if i >= oldest for v in s]
+    done = self._alive.pop(index)
+    done.release(keep)
+    kept = {id(v) for v in keep}
+    for i in [i for i in self._states if i < oldest]:
+      for value in self._states.pop(i):
+        if id(value) not in kept:
+          value.release()
+    with self._lock:
+      for t in range(len(self._tasks)):
+        self._counts.pop((index, t), None)
+      horizon = index - 1 - self._x.max_lag
+      self._ended = {k for k in self._ended if k[0] > horizon}
+      self._started = {k for k in self._started if k[0] > horizon}
+
+
+class _Worker:
+  """A thread that runs the tasks of one set of devices."""
+
+  def __init__(self, run: _Run, name: str) -> None:
+    self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    self._run = run
+    # A daemon: a stage that hangs must not keep the process from ending.
+    self.thread = threading.Thread(
+      target=self._loop, name=f"devices {name}", daemon=True
+    )
+
+  def start(self) -> None:
+    self.thread.start()
+
+  def _loop(self) -> None:
+    while (key := self.queue.get()) is not None:
+      if self._run.is_stopped:
+        continue
+      try:
+        self._run.run_task(key)
+      except BaseException as error:  # noqa: BLE001
+        # Whatever a user's stage raises is the flow's error, and is raised
+        # where the flow was called.
+        self._run.fail(key, error)
+
+
+def _followers(
+  plan: tasks.TaskPlan,
+) -> dict[str, list[list[tuple[int, int]]]]:
+  """Returns, after each task's start and end, who waits for it, by lag."""
+  followers: dict[str, list[list[tuple[int, int]]]] = {
+    "start": [[] for _ in plan.tasks],
+    "end": [[] for _ in plan.tasks],
+  }
+  for target, waits in enumerate(plan.waits):
+    for wait in waits:
+      followers[wait.after][wait.source].append((target, wait.lag))
+  return followers
+
+
+def _max_lag(plan: tasks.TaskPlan) -> int:
+  return max((w.lag for waits in plan.waits for w in waits), default=0)

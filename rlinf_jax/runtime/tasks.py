@@ -1,0 +1,177 @@
+"""A flat plan as tasks: what to run, on what, after what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rlinf_jax.runtime import graphs, tracing
+from scheduler import plans
+from scheduler.devices import Devices
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+  """One or more activities of a flat plan that run as one program.
+
+  Attributes:
+    name: for messages and timelines.
+    kind: of its activities; "loop" for a whole loop fused.
+    stage: the workflow stage; of a loop the first.
+    node: the program's node; None where nothing is computed.
+    inner: in a loop that is not fused, the stage of the body.
+    items: half-open interval of items.
+    turn: of a loop.
+    devices: cluster numbers.
+    resources: indices in the flat plan.
+    activities: indices in the flat plan.
+  """
+
+  name: str
+  kind: str
+  stage: str
+  node: tracing.Node | None
+  inner: tracing.StageNode | None
+  items: tuple[int, int]
+  turn: int
+  devices: Devices
+  resources: tuple[int, ...]
+  activities: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wait:
+  """A task waits for another one, `lag` iterations ago, to end or to start."""
+
+  source: int
+  lag: int
+  after: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskPlan:
+  """Tasks, and what each waits for.
+
+  Attributes:
+    tasks: of one iteration.
+    waits: for each task.
+    plan: the flat plan they were made from.
+  """
+
+  tasks: tuple[Task, ...]
+  waits: tuple[tuple[Wait, ...], ...]
+  plan: plans.FlatPlan
+
+
+def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
+  """Returns the tasks of a flat plan.
+
+  A loop whose stages all run on the same devices in one lane, with no swap in
+  between, becomes one task: one `scan`.
+  """
+  fused = _fused_loops(plan, graph)
+  task_of: dict[int, int] = {}
+  tasks: list[Task] = []
+  by_loop: dict[str, int] = {}
+  for i, activity in enumerate(plan.activities):
+    node = _node(graph, activity.stage)
+    loop = graph.workflow.loop_of(activity.stage)
+    if activity.kind == "compute" and loop and loop.name in fused:
+      if loop.name not in by_loop:
+        by_loop[loop.name] = len(tasks)
+        tasks.append(_task(plan, [i], node, kind="loop"))
+      task_of[i] = by_loop[loop.name]
+      merged = tasks[task_of[i]]
+      tasks[task_of[i]] = dataclasses.replace(
+        merged, activities=tuple(dict.fromkeys((*merged.activities, i)))
+      )
+      continue
+    task_of[i] = len(tasks)
+    inner: tracing.StageNode | None = None
+    if isinstance(node, tracing.LoopNode) and loop is not None:
+      found = node.body.by_name[activity.stage]
+      assert isinstance(found, tracing.StageNode)
+      inner = found
+    tasks.append(_task(plan, [i], node, kind=activity.kind, inner=inner))
+  waits: list[dict[Wait, None]] = [{} for _ in tasks]
+  for arc in (*plan.arcs, *plans.order_arcs(plan)):
+    source, target = task_of[arc.source], task_of[arc.target]
+    if source == target and arc.lag <= 0:
+      continue
+    wait = Wait(source=source, lag=arc.lag, after=arc.after)
+    waits[target][wait] = None
+  return TaskPlan(
+    tasks=tuple(tasks), waits=tuple(tuple(w) for w in waits), plan=plan
+  )
+
+
+def _task(
+  plan: plans.FlatPlan,
+  activities: Sequence[int],
+  node: tracing.Node | None,
+  *,
+  kind: str,
+  inner: tracing.StageNode | None = None,
+) -> Task:
+  first = plan.activities[activities[0]]
+  devices = Devices()
+  for r in first.resources:
+    devices = devices | plan.resources[r].devices
+  name = f"{first.stage}[{first.items[0]}:{first.items[1]}]"
+  if inner is not None:
+    name += f" turn {first.index}"
+  if kind not in ("compute", "loop"):
+    name = f"{kind} of {first.stage}"
+  return Task(
+    name=name,
+    kind=kind,
+    stage=first.stage,
+    node=node,
+    inner=inner,
+    items=first.items,
+    turn=first.index,
+    devices=devices,
+    resources=first.resources,
+    activities=tuple(activities),
+  )
+
+
+def _node(graph: graphs.Graph, stage: str) -> tracing.Node | None:
+  try:
+    return graph.node_of(stage)
+  except KeyError:
+    return None
+
+
+def _fused_loops(plan: plans.FlatPlan, graph: graphs.Graph) -> set[str]:
+  fused = set()
+  for loop in graph.workflow.loops:
+    if any(graph.place[name] != "mesh" for name in loop.stages):
+      continue
+    members = [
+      i
+      for i, a in enumerate(plan.activities)
+      if a.stage in loop.stages and a.kind == "compute"
+    ]
+    whole = (0, graph.workflow.stage(loop.stages[0]).items)
+    resources = {plan.activities[i].resources for i in members}
+    items = {plan.activities[i].items for i in members}
+    if len(resources) != 1 or items != {whole}:
+      continue
+    if all(
+      _is_stretch(plan.orders[r], members) for r in resources.copy().pop()
+    ):
+      fused.add(loop.name)
+  return fused
+
+
+def _is_stretch(order: Sequence[plans.Slot], members: Sequence[int]) -> bool:
+  """Returns whether members stand in an order without anything in between."""
+  wanted = set(members)
+  at = [k for k, slot in enumerate(order) if slot.activity in wanted]
+  if len(at) != len(wanted):
+    return False
+  gaps = sum(
+    1 for a, b in zip(at, at[1:] + at[:1]) if (b - a) % len(order) != 1
+  )
+  return len(order) == len(at) or gaps <= 1
