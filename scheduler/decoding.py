@@ -92,22 +92,19 @@ def ready_s(
     )
   tokens = draw_tokens(stage, seed)
   order = emission_order(stage, seed)[slice(*cohort)]
-  by_length = sorted(tokens[i] for i in order)
-  mine = by_length[::-1][::replicas][::-1]
+  by_length = sorted(range(len(order)), key=lambda k: tokens[order[k]])
+  mine = [tokens[order[k]] for k in by_length[::-1][::replicas][::-1]]
   prompt = stage.lengths.prompt_tokens if stage.lengths else 0
   done = _completions_s(mine, prompt, law, device, config)
-  # An item of length l is done when a replica's items of that length are.
-  times, at = {}, 0
-  for length in sorted(set(by_length)):
-    while at + 1 < len(mine) and mine[at] < length:
-      at += 1
-    times[length] = done[at] if mine[at] >= length else done[-1]
+  # An item is done with those of its rank by length on the other replicas.
+  times = [0.0] * len(order)
+  for longer, k in enumerate(reversed(by_length)):
+    times[k] = done[-1 - longer // replicas]
   size = stage.group
   ready: list[float] = []
   for first in range(0, len(order), size):
-    group = order[first : first + size]
-    latest = max(times[tokens[i]] for i in group)
-    ready += [max(latest, ready[-1] if ready else 0.0)] * len(group)
+    group = times[first : first + size]
+    ready += [max(*group, ready[-1] if ready else 0.0)] * len(group)
   return tuple(ready)
 
 
@@ -118,7 +115,7 @@ def _completions_s(
   device: DeviceClass,
   config: Config,
 ) -> list[float]:
-  """Returns when each of one replica's items is done; `tokens` ascends.
+  """Returns when as many of one replica's items are done; `tokens` ascends.
 
   Up to `max_active` run at once; where more wait, items of all lengths enter
   in turn as places become free.
@@ -144,9 +141,8 @@ def _completions_s(
     if nxt is not None:
       heapq.heappush(active, (position + tokens[nxt], nxt))
       context += prompt
-  for i in range(1, len(done)):
-    done[i] = max(done[i], done[i - 1])
-  return done
+  # Where some waited, a short one may end late: as many are out by then.
+  return sorted(done)
 
 
 def _mixed(n: int) -> list[int]:
