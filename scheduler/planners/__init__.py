@@ -9,11 +9,13 @@ from scheduler.planners.collocated import collocated
 from scheduler.planners.disaggregated import disaggregated
 from scheduler.planners.hybrid import hybrid
 from scheduler.planners.protocol import Budget, Planner
+from scheduler.planners.rlinf_dp import rlinf_dp
 
 PLANNERS: dict[str, Planner] = {
   "collocated": collocated,
   "disaggregated": disaggregated,
   "hybrid": hybrid,
+  "rlinf_dp": rlinf_dp,
 }
 
 __all__ = ["PLANNERS", "Budget", "Planner"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from scheduler import errors, prices
@@ -13,6 +14,10 @@ from scheduler.planners.pools import Key, Pool, Pools
 from scheduler.plans import Run
 from scheduler.profiles import Config, Profile, ReplicaTable, Table
 from scheduler.workflows import Stage, Workflow
+
+# Shares of the items, and nanoseconds by which they are done.
+Emits = tuple[tuple[float, int], ...]
+_SHARES = (0.0, 0.25, 0.5, 0.75, 0.875, 0.9375, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +31,9 @@ class Mode:
     num_devices: how many they are.
     config: of each replica.
     granule: items handled at once.
-    first_ns: time of the first granule.
-    total_ns: of all of them.
-    last_ns: of the last one.
+    emits: at some of its granules' ends, the share of the items done by then
+      and nanoseconds since the start; the last is (1, total_ns).
+    last_ns: time of the last granule.
     state_bytes: resident state, per device.
     transient_bytes: what a granule takes while it runs, per device.
     swap_ns: time in which the state leaves the devices, or returns.
@@ -40,12 +45,16 @@ class Mode:
   num_devices: int
   config: Config
   granule: int
-  first_ns: int
-  total_ns: int
+  emits: Emits
   last_ns: int
   state_bytes: int
   transient_bytes: int
   swap_ns: int
+
+  @property
+  def total_ns(self) -> int:
+    """Time of all granules."""
+    return self.emits[-1][1]
 
   @property
   def num_bytes(self) -> int:
@@ -114,7 +123,7 @@ class Modes:
     try:
       times = {size: self.prices.lane(run, (0, size)) for size in set(lanes)}
       each = tuple(times[size] for size in lanes)
-      mode = self._mode(run, pool, key, (each[0], sum(each), each[-1]))
+      mode = self._mode(run, pool, key, ((1.0, sum(each)),), each[-1])
     except errors.ProfileError:
       return None
     return (mode, each) if self.fits(mode) else None
@@ -231,10 +240,10 @@ class Modes:
       granule=granule,
       config=config,
     )
-    return self._mode(run, index, key, _times(self.prices, run))
+    return self._mode(run, index, key, *_times(self.prices, run))
 
   def _mode(
-    self, run: Run, index: int, key: int, times: tuple[int, int, int]
+    self, run: Run, index: int, key: int, emits: Emits, last_ns: int
   ) -> Mode:
     state = self.prices.state_bytes(run)
     return Mode(
@@ -244,9 +253,8 @@ class Modes:
       num_devices=len(run.devices),
       config=run.config,
       granule=run.granule,
-      first_ns=times[0],
-      total_ns=times[1],
-      last_ns=times[2],
+      emits=emits,
+      last_ns=last_ns,
       state_bytes=state,
       transient_bytes=self._transient_bytes(run),
       swap_ns=self.prices.swap_ns(run.devices, state),
@@ -261,10 +269,16 @@ class Modes:
     return self.prices.transient_bytes(run, items)
 
 
-def _times(known: prices.Prices, run: Run) -> tuple[int, int, int]:
-  """Returns the times of the first granule, of all, and of the last."""
+def _times(known: prices.Prices, run: Run) -> tuple[Emits, int]:
+  """Returns when a Run's items are done, and the time of its last granule."""
   cut = known.granules(run, known.share(run))
-  return cut.durations_ns[0], cut.ends_ns[-1], cut.durations_ns[-1]
+  items, num_granules = cut.stops[-1], len(cut.stops)
+  # A decode emits few items early and many late; others go on evenly.
+  is_even = cut.ends_ns[0] * num_granules <= 2 * cut.ends_ns[-1]
+  shares = (0.0, 1.0) if is_even and num_granules > 2 else _SHARES
+  chosen = sorted({math.ceil(share * (num_granules - 1)) for share in shares})
+  emits = tuple((cut.stops[k] / items, cut.ends_ns[k]) for k in chosen)
+  return emits, cut.durations_ns[-1]
 
 
 def _most_devices(law: object, stage: Stage) -> int | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.planners import selection
+from scheduler.planners.modes import Emits
 from scheduler.planners.pools import Key
 from scheduler.planners.protocol import Budget
 from scheduler.planners.residency import Tenant, swapped
@@ -99,14 +100,13 @@ def estimate_ns(
 ) -> int | None:
   """Returns about how long an iteration takes; None: memory does not suffice.
 
-  Each unit begins when its devices are free and its first granule's items are
-  there, taken to be emitted at an even rate after the first; it ends no sooner
-  than its last granule after all it reads. Transfers are left out.
+  Each unit begins when its devices are free and what its first granule reads
+  is there; from any share of the items that arrives later, what is left of its
+  work follows. Transfers are left out.
   """
   graph, workflow = options.graph, options.modes.workflow
-  out = [0] * len(chosen)
+  swaps = [0] * len(chosen)
   place: dict[int, list[tuple[int, int]]] = {}
-  free: dict[tuple[int, int], int] = {}
   for p, part in enumerate(parts):
     for i in part.units:
       place[i] = [(p, pool) for pool in {m.pool for m in chosen[i].modes}]
@@ -114,31 +114,51 @@ def estimate_ns(
     if leaving is None:
       return None
     for i in leaving:
-      out[i] = chosen[i].swap_ns
+      swaps[i] = chosen[i].swap_ns
+  free: dict[tuple[int, int], int] = {}
   busy: dict[tuple[int, int], int] = {}
-  emits = [0] * len(chosen)
-  ends = [0] * len(chosen)
-  sources = options.sources
+  emitted: list[Emits] = []
   for i, option in enumerate(chosen):
     begin = max((free.get(where, 0) for where in place[i]), default=0)
-    begin += out[i]
-    last = 0
-    for s in sources[i]:
-      last = max(last, ends[s])
-      if (s, i) in graph.waits:
-        begin = max(begin, ends[s])
-      else:
-        behind = max(0.0, option.head - chosen[s].head)
-        rate = (ends[s] - emits[s]) / max(1e-9, 1 - chosen[s].head)
-        begin = max(begin, min(ends[s], emits[s] + round(behind * rate)))
-    ends[i] = max(begin + option.total_ns, last + option.last_ns)
-    emits[i] = min(ends[i], begin + option.first_ns)
+    begin += swaps[i]
+    sources = [emitted[s] for s in options.sources[i]]
+    for s, source in zip(options.sources[i], sources):
+      head = 1.0 if (s, i) in graph.waits else option.emits[0][0]
+      begin = max(begin, _ready(source, head))
+    emits = after(begin, option.emits, option.last_ns, sources)
+    emitted.append(emits)
     for where in place[i]:
-      free[where] = ends[i] + out[i]
-      busy[where] = busy.get(where, 0) + option.total_ns + 2 * out[i]
-  length = max(max(free.values()), max(ends))
+      free[where] = emits[-1][1] + swaps[i]
+      busy[where] = busy.get(where, 0) + option.total_ns + 2 * swaps[i]
   alive = 1 + workflow.staleness
-  return max(*busy.values(), -(-length // alive))
+  return max(*busy.values(), -(-max(free.values()) // alive))
+
+
+def after(
+  begin: int, emits: Emits, last_ns: int, sources: Sequence[Emits]
+) -> Emits:
+  """Returns when a stage's items are done.
+
+  Args:
+    begin: when it starts.
+    emits: of the stage, with all that it reads at hand.
+    last_ns: of its last granule.
+    sources: when what it reads is there.
+  """
+  late = [s for s in sources if s[-1][1] > begin]
+  if not late:
+    return tuple((x, begin + ns) for x, ns in emits)
+  total_ns = emits[-1][1]
+  found = []
+  for x, ns in emits:
+    at = begin + ns
+    for source in late:
+      for y, ready in source:
+        if y > x:
+          break
+        at = max(at, ready + min(total_ns, round((x - y) * total_ns) + last_ns))
+    found.append((x, at))
+  return tuple(found)
 
 
 def plan(
@@ -167,6 +187,18 @@ def plan(
     cluster,
     budget,
   )
+
+
+def _ready(emits: Emits, share: float) -> int:
+  """Returns when a share of the items is there, interpolated."""
+  before, begin = emits[0]
+  for x, ns in emits:
+    if x >= share:
+      if x == before:
+        return ns
+      return begin + round((share - before) / (x - before) * (ns - begin))
+    before, begin = x, ns
+  return begin
 
 
 def tree(options: Options, best: Draft, within: Devices) -> Node:

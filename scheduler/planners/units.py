@@ -12,7 +12,7 @@ from scheduler import errors
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.planners import granules
-from scheduler.planners.modes import Mode, Modes
+from scheduler.planners.modes import Emits, Mode, Modes
 from scheduler.planners.pools import Key, Pools
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
 from scheduler.profiles import Config, Profile
@@ -66,20 +66,21 @@ class Option:
     modes: of its stages.
     lanes: of a loop, the items of each lane.
     is_shared: of a loop, whether all its stages are on the same devices.
-    first_ns: from its start, with all it reads at hand, to its first output.
-    total_ns: from its start to its end.
+    emits: see `modes.Mode`, with all that it reads at hand.
     last_ns: from the arrival of the last of what it reads to its end.
-    head: share of the items that the first output has.
   """
 
   unit: Unit
   modes: tuple[Mode, ...]
   lanes: tuple[int, ...] = ()
   is_shared: bool = False
-  first_ns: int
-  total_ns: int
+  emits: Emits
   last_ns: int
-  head: float = 1.0
+
+  @property
+  def total_ns(self) -> int:
+    """From its start to its end."""
+    return self.emits[-1][1]
 
   @property
   def swap_ns(self) -> int:
@@ -177,8 +178,7 @@ class Options:
     if known is not None:
       return known
     if unit.loop is None:
-      items = self.modes.workflow.stage(unit.name).items
-      found = [_of_mode(unit, m, items) for m in self.modes.of(unit.name, key)]
+      found = [_of_mode(unit, mode) for mode in self.modes.of(unit.name, key)]
     else:
       found = [*self._shared(unit, key), *self._side_by_side(unit, key)]
     found.sort(key=_rank)
@@ -331,8 +331,7 @@ class Options:
         modes=tuple(mode for mode, _ in laid),
         lanes=lanes,
         is_shared=is_shared,
-        first_ns=total,
-        total_ns=total,
+        emits=((1.0, total),),
         last_ns=total,
       )
 
@@ -362,14 +361,12 @@ def turns_ns(
   return ends[-1] + (turns - 1) * max(busiest, longest)
 
 
-def _of_mode(unit: Unit, mode: Mode, items: int) -> Option:
+def _of_mode(unit: Unit, mode: Mode) -> Option:
   return Option(
     unit=unit,
     modes=(mode,),
-    first_ns=mode.first_ns,
-    total_ns=mode.total_ns,
+    emits=mode.emits,
     last_ns=mode.last_ns,
-    head=min(1.0, mode.granule / items),
   )
 
 

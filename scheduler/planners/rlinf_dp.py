@@ -1,0 +1,360 @@
+"""RLinf's dynamic programme over the s-t cuts of the workflow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from scheduler.clusters import Cluster
+from scheduler.devices import Devices
+from scheduler.planners import parts, pools, selection, units
+from scheduler.planners.modes import Emits
+from scheduler.planners.pools import Key, Pools
+from scheduler.planners.protocol import Budget
+from scheduler.planners.units import Option, Options
+from scheduler.plans import Node, Spatial, Temporal, TreePlan
+from scheduler.profiles import Profile
+from scheduler.workflows import Workflow
+
+_STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_REFINEMENT = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
+  """A subgraph on a share, in the best way that was found.
+
+  Attributes:
+    emits: see `modes.Mode`, with all that it reads at hand.
+    last_ns: from the arrival of the last of what it reads to its end.
+    kept_bytes: state that stays on its devices, by device class, on each.
+    extra_bytes: what running takes beside that.
+    swap_ns: time in which what is kept leaves and returns.
+    option: of a single unit.
+    parts: of others, their labels and shares.
+    is_spatial: whether the parts are on disjoint shares.
+  """
+
+  emits: Emits
+  last_ns: int
+  kept_bytes: tuple[int, ...]
+  extra_bytes: tuple[int, ...]
+  swap_ns: int
+  option: Option | None = None
+  parts: tuple[tuple[Label, Key], ...] = ()
+  is_spatial: bool = False
+
+  @property
+  def total_ns(self) -> int:
+    """From its start to its end."""
+    return self.emits[-1][1]
+
+
+def rlinf_dp(
+  workflow: Workflow,
+  profile: Profile,
+  cluster: Cluster,
+  budget: Budget,
+  seed: int,
+) -> TreePlan:
+  """Returns the best tree under the paper's estimate.
+
+  With loops collapsed, a subgraph G on n devices takes
+    f(G, n) = min over cuts of G into S and T of
+      f(S, n) + f(T, n) + switch                          in turn
+      min over k and granules of head + (M - 1) max + tail   side by side
+  where head and tail are the times of one granule in S on k and in T on n - k
+  devices, max the longer of them, and M the number of granules. All cuts are
+  tried: S is any set of stages that reads nothing from T.
+
+  Where granules differ, as those of a decode do, the pipelined form is the
+  largest over shares x of the items of (time by which S has done x) + (what T
+  takes for the rest), which equals the paper's for equal ones. A switch is
+  charged where the states of S and T do not fit together. Like the paper's,
+  the estimate keeps one plan per subgraph and devices, prices no transfers and
+  knows of no overlap between iterations.
+
+  Args:
+    workflow: what is planned.
+    profile: its durations.
+    cluster: on what.
+    budget: of plans that are tried until one can run.
+    seed: not used; nothing is drawn.
+
+  Raises:
+    InfeasiblePlanError: a stage fits nowhere, or no tree that was found fits.
+    ProfileError: a stage is profiled on no class of the cluster.
+
+  Source: RLinf (arXiv 2509.15965), profiling-guided scheduling.
+  """
+  del seed
+  shares = pools.of_cluster(cluster)
+  options = units.of(workflow, profile, cluster, shares)
+  found = _labels(options, shares)
+  if found:
+    finer = shares.refined(_keys(found[0], shares.full), _REFINEMENT)
+    if finer != shares:
+      found = sorted([*_labels(options, finer), *found], key=_total)
+  return selection.best(
+    (
+      TreePlan(root=_node(options, label, cluster.devices), label="rlinf_dp")
+      for label in found[: 1 + budget.iterations]
+    ),
+    workflow,
+    profile,
+    cluster,
+    Budget(iterations=1),
+  )
+
+
+def _labels(options: Options, shares: Pools) -> list[Label]:
+  """Returns a label of the whole workflow for each stream, the best first."""
+  everyone = frozenset(range(len(options.graph.units)))
+  programme = _Programme(options, shares)
+  found = [programme.free(everyone, shares.full)]
+  found += [programme.best(everyone, shares.full, s) for s in _STREAMS]
+  return sorted({id(f): f for f in found if f is not None}.values(), key=_total)
+
+
+class _Programme:
+  """The recursion, each subgraph on each share solved once.
+
+  Inside a pipeline all stages have the same number of granules, the stream;
+  what takes turns with the rest of the workflow is free to choose its own.
+  """
+
+  def __init__(self, options: Options, shares: Pools):
+    self._options, self._shares = options, shares
+    self._memory = [
+      options.modes.device_class(i).memory_bytes
+      for i in range(len(shares.pools))
+    ]
+    self._cuts: dict[frozenset[int], tuple[_Cut, ...]] = {}
+    self._known: dict[tuple[frozenset[int], Key, int], Label | None] = {}
+
+  def free(self, graph: frozenset[int], key: Key) -> Label | None:
+    """Returns the best label with any stream."""
+    at = (graph, key, 0)
+    if at not in self._known:
+      found = [self.best(graph, key, stream) for stream in _STREAMS]
+      if len(graph) > 1:
+        for cut in self._cuts_of(graph):
+          found.append(
+            self._in_turn(
+              self.free(cut.first, key), self.free(cut.second, key), key
+            )
+          )
+      self._known[at] = min((f for f in found if f), key=_total, default=None)
+    return self._known[at]
+
+  def best(self, graph: frozenset[int], key: Key, stream: int) -> Label | None:
+    """Returns the best label with about so many granules."""
+    at = (graph, key, stream)
+    if at not in self._known:
+      self._known[at] = min(
+        self._candidates(graph, key, stream), key=_total, default=None
+      )
+    return self._known[at]
+
+  def _candidates(
+    self, graph: frozenset[int], key: Key, stream: int
+  ) -> Iterator[Label]:
+    if len(graph) == 1:
+      (i,) = graph
+      unit = self._options.graph.units[i]
+      option = self._options.of_stream(unit, key, stream)
+      if option is not None:
+        yield _leaf(option, len(key))
+      return
+    for cut in self._cuts_of(graph):
+      label = self._in_turn(
+        self.best(cut.first, key, stream),
+        self.best(cut.second, key, stream),
+        key,
+      )
+      if label is not None:
+        yield label
+      yield from self._side_by_side(cut, key, stream)
+
+  def _in_turn(
+    self, first: Label | None, second: Label | None, key: Key
+  ) -> Label | None:
+    if first is None or second is None:
+      return None
+    switch = self._switch(first, second)
+    if switch is None:
+      return None
+    kept, extra, swap_ns, switch_ns = switch
+    begin = first.total_ns + switch_ns
+    return Label(
+      emits=tuple((x, begin + ns) for x, ns in second.emits),
+      last_ns=first.last_ns + switch_ns + second.total_ns,
+      kept_bytes=kept,
+      extra_bytes=extra,
+      swap_ns=swap_ns,
+      parts=((first, key), (second, key)),
+    )
+
+  def _switch(
+    self, first: Label, second: Label
+  ) -> tuple[tuple[int, ...], tuple[int, ...], int, int] | None:
+    """Returns kept and extra bytes, the swap that remains, and the switch."""
+    found = []
+    for out in ((False, False), (True, False), (False, True), (True, True)):
+      kept, extra, fits = [], [], True
+      for a, b, x, y, memory in zip(
+        first.kept_bytes,
+        second.kept_bytes,
+        first.extra_bytes,
+        second.extra_bytes,
+        self._memory,
+      ):
+        stays = (0 if out[0] else a) + (0 if out[1] else b)
+        takes = max(x + (a if out[0] else 0), y + (b if out[1] else 0))
+        fits = fits and stays + takes <= memory
+        kept.append(stays)
+        extra.append(takes)
+      if fits:
+        pair = (first.swap_ns, second.swap_ns)
+        switch_ns = sum(ns for ns, is_out in zip(pair, out) if is_out)
+        rest_ns = sum(pair) - switch_ns
+        found.append((tuple(kept), tuple(extra), rest_ns, switch_ns))
+    return min(found, key=lambda f: f[3], default=None)
+
+  def _side_by_side(self, cut: _Cut, key: Key, stream: int) -> Iterator[Label]:
+    best: tuple[int, Label, Key, Label, Key] | None = None
+    for own, rest in self._shares.splits(
+      key, cut.first_pools, cut.second_pools
+    ):
+      first = self.best(cut.first, own, stream)
+      second = self.best(cut.second, rest, stream) if first else None
+      if first is None or second is None:
+        continue
+      total = _together_ns(cut, first, second)
+      if best is None or total < best[0]:
+        best = total, first, own, second, rest
+    if best is None:
+      return
+    _, first, own, second, rest = best
+    if not cut.is_joined:
+      longer = max(first, second, key=_total)
+      emits, last_ns = longer.emits, max(first.last_ns, second.last_ns)
+    elif cut.is_whole:
+      emits = tuple((x, first.total_ns + ns) for x, ns in second.emits)
+      last_ns = first.last_ns + second.total_ns
+    else:
+      begin = first.emits[0][1]
+      emits = parts.after(begin, second.emits, second.last_ns, [first.emits])
+      last_ns = min(emits[-1][1], first.last_ns + second.last_ns)
+    yield Label(
+      emits=emits,
+      last_ns=last_ns,
+      kept_bytes=tuple(map(max, first.kept_bytes, second.kept_bytes)),
+      extra_bytes=tuple(map(max, first.extra_bytes, second.extra_bytes)),
+      swap_ns=max(first.swap_ns, second.swap_ns),
+      parts=((first, own), (second, rest)),
+      is_spatial=True,
+    )
+
+  def _cuts_of(self, graph: frozenset[int]) -> tuple[_Cut, ...]:
+    if graph not in self._cuts:
+      self._cuts[graph] = tuple(_cuts(self._options, graph))
+    return self._cuts[graph]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Cut:
+  """A division of a subgraph.
+
+  Attributes:
+    first: reads nothing from the other.
+    second: the other.
+    first_pools: device classes that the first can use.
+    second_pools: those that the second can use.
+    is_joined: whether the second reads from the first.
+    is_whole: whether it needs whole batches only.
+  """
+
+  first: frozenset[int]
+  second: frozenset[int]
+  first_pools: frozenset[int]
+  second_pools: frozenset[int]
+  is_joined: bool
+  is_whole: bool
+
+
+def _cuts(options: Options, graph: frozenset[int]) -> Iterator[_Cut]:
+  readers = options.graph.readers
+  order = sorted(graph)
+  for mask in range(1, (1 << len(order)) - 1):
+    first = frozenset(u for b, u in enumerate(order) if mask >> b & 1)
+    second = graph - first
+    if any(t in first for s in second for t in readers[s]):
+      continue
+    joins = [(s, t) for s in first for t in readers[s] if t in second]
+    yield _Cut(
+      first=first,
+      second=second,
+      first_pools=options.pools_of_all(first),
+      second_pools=options.pools_of_all(second),
+      is_joined=bool(joins),
+      is_whole=all(pair in options.graph.waits for pair in joins),
+    )
+
+
+def _together_ns(cut: _Cut, first: Label, second: Label) -> int:
+  """Returns the time of both side by side."""
+  if not cut.is_joined:
+    return max(first.total_ns, second.total_ns)
+  whole_ns, last_ns = second.total_ns, second.last_ns
+  if cut.is_whole:
+    return first.total_ns + whole_ns
+  length = first.emits[0][1] + whole_ns
+  for x, ns in first.emits:
+    rest_ns = round((1 - x) * whole_ns) + last_ns
+    length = max(length, ns + min(whole_ns, rest_ns))
+  return length
+
+
+def _leaf(option: Option, num_pools: int) -> Label:
+  kept, extra = [0] * num_pools, [0] * num_pools
+  for mode in option.modes:
+    if option.is_shared:
+      kept[mode.pool] += mode.state_bytes
+    else:
+      kept[mode.pool] = max(kept[mode.pool], mode.state_bytes)
+    extra[mode.pool] = max(extra[mode.pool], mode.transient_bytes)
+  return Label(
+    emits=option.emits,
+    last_ns=option.last_ns,
+    kept_bytes=tuple(kept),
+    extra_bytes=tuple(extra),
+    swap_ns=2 * option.swap_ns,
+    option=option,
+  )
+
+
+def _total(label: Label) -> int:
+  return label.total_ns
+
+
+def _keys(label: Label, key: Key) -> Iterator[Key]:
+  yield key
+  for part, share in label.parts:
+    yield from _keys(part, share)
+
+
+def _node(options: Options, label: Label, within: Devices) -> Node:
+  """Returns a label as a tree on devices out of a share's."""
+  if label.option is not None:
+    return options.node(label.option, within)
+  children: list[Node] = []
+  for part, key in label.parts:
+    node = _node(options, part, options.pools.choose(key, within))
+    if label.is_spatial:
+      within = within - options.pools.choose(key, within)
+    kind = Spatial if label.is_spatial else Temporal
+    children += node.children if isinstance(node, kind) else (node,)
+  if label.is_spatial:
+    return Spatial(children=tuple(children))
+  return Temporal(children=tuple(children))
