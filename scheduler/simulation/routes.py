@@ -1,0 +1,193 @@
+"""Which links of a cluster the bytes of a plan cross."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+from scheduler import durations, errors, plans
+from scheduler.clusters import Cluster
+from scheduler.devices import Devices
+from scheduler.simulation import fairness
+
+_SWAPS = ("swap_in", "swap_out")
+_COMPUTES = ("compute", "apply")
+# Links of a node: to and from its host, to and from other nodes.
+_Direction = Literal["to_host", "from_host", "leaving", "entering"]
+_Link = tuple[_Direction, int]
+# For how many nanoseconds a byte takes all of a link.
+_Crossing = dict[_Link, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Routes:
+  """What a plan's activities move, and over what.
+
+  Attributes:
+    flows: each kind of them once; rates are bytes per nanosecond.
+    of_activity: of each activity the index of its flow; None: nothing that
+      others could slow down.
+    lengths_ns: of each activity that is a flow, when nothing else moves.
+  """
+
+  flows: tuple[fairness.Flow, ...]
+  of_activity: tuple[int | None, ...]
+  lengths_ns: tuple[int, ...]
+
+
+def routes(plan: plans.FlatPlan, cluster: Cluster) -> Routes:
+  """Returns the flows of a plan on a cluster.
+
+  State that is swapped crosses the links between its nodes and their hosts, a
+  cap for each direction. Items and weights leave the nodes of their source and
+  enter those of their target, spread evenly over the devices of both. What
+  stays within a node is held up by its own duration alone. Flows share a link
+  in proportion to the devices that take part.
+
+  By itself a flow takes the duration of its activity; a swap, whose duration
+  allows for all other devices of its nodes, as long as its devices' own links
+  need.
+
+  Raises:
+    InfeasiblePlanError: the plan uses devices that the cluster lacks.
+  """
+  for resource in plan.resources:
+    if not resource.devices.issubset(cluster.devices):
+      raise errors.InfeasiblePlanError(
+        f"plan {plan.label!r} uses devices"
+        f" '{resource.devices - cluster.devices}'; the cluster has"
+        f" '{cluster.devices}'"
+      )
+  ends = _ends(plan)
+  # Links that every flow uses alike are one: of thousands of nodes few remain.
+  crossings = {
+    (a.kind, *ends[k]): _crossing(cluster, a.kind, *ends[k])
+    for k, a in enumerate(plan.activities)
+    if k in ends and a.num_bytes and a.duration_ns
+  }
+  columns: dict[_Link, list[tuple[int, float]]] = {}
+  for number, crossing in enumerate(crossings.values()):
+    for link, amount in crossing.items():
+      columns.setdefault(link, []).append((number, amount))
+  unlike = {tuple(column): link for link, column in columns.items()}
+  kept = set(unlike.values())
+
+  flows: dict[fairness.Flow, int] = {}
+  of_activity: list[int | None] = []
+  lengths_ns: list[int] = []
+  for k, a in enumerate(plan.activities):
+    length_ns, number_of = a.duration_ns, None
+    source, target = ends.get(k, (Devices(), Devices()))
+    if crossing := crossings.get((a.kind, source, target), {}):
+      if a.kind in ("swap_in", "swap_out"):
+        length_ns = _swap_ns(cluster, source, a.num_bytes)
+      cap = a.num_bytes / length_ns
+      flow = fairness.Flow(
+        cap=cap,
+        # Alone no flow is held up, whatever its duration was made of.
+        uses=tuple(
+          (link, min(amount, 1 / cap))
+          for link, amount in crossing.items()
+          if link in kept
+        ),
+        weight=min(len(source), len(target)),
+      )
+      number_of = flows.setdefault(flow, len(flows))
+    of_activity.append(number_of)
+    lengths_ns.append(length_ns)
+  return Routes(
+    flows=tuple(flows),
+    of_activity=tuple(of_activity),
+    lengths_ns=tuple(lengths_ns),
+  )
+
+
+def _ends(plan: plans.FlatPlan) -> dict[int, tuple[Devices, Devices]]:
+  """Returns from where to where each activity that moves bytes moves them.
+
+  Of items and weights the arcs tell: they come from what the activity waits
+  for, and go to what waits for it.
+  """
+  own = [
+    _union(plan.resources[r].devices for r in a.resources)
+    for a in plan.activities
+  ]
+  sources: dict[int, set[Devices]] = {}
+  targets: dict[int, set[Devices]] = {}
+  for arc in plan.arcs:
+    before, after = plan.activities[arc.source], plan.activities[arc.target]
+    if before.kind in _COMPUTES and before.stage == after.stage:
+      sources.setdefault(arc.target, set()).add(own[arc.source])
+    if after.kind in _COMPUTES and after.stage == before.target:
+      targets.setdefault(arc.source, set()).add(own[arc.target])
+  return {
+    k: (_union(sources.get(k, {own[k]})), _union(targets.get(k, {own[k]})))
+    if a.kind not in _SWAPS
+    else (own[k], own[k])
+    for k, a in enumerate(plan.activities)
+    if a.kind not in _COMPUTES
+  }
+
+
+def _crossing(
+  cluster: Cluster, kind: plans.ActivityKind, source: Devices, target: Devices
+) -> _Crossing:
+  """Returns what a byte takes of each link that it crosses."""
+  links = cluster.links
+  sent, received = _shares(cluster, source), _shares(cluster, target)
+  bytes_of: _Crossing = {}
+  if kind in _SWAPS:
+    direction: _Direction = "to_host" if kind == "swap_out" else "from_host"
+    cap = links.host_cap_bytes_per_s
+    bytes_of = {(direction, node): share for node, share in sent.items()}
+  else:
+    cap = links.inter_node_bytes_per_s
+    # Of weights every node needs all; they are passed on within it.
+    is_copied = kind == "weight_sync"
+    for node, share in sent.items():
+      elsewhere = 1 - received.get(node, 0.0)
+      bytes_of["leaving", node] = share * (
+        elsewhere > 0 if is_copied else elsewhere
+      )
+    for node, share in received.items():
+      elsewhere = 1 - sent.get(node, 0.0)
+      bytes_of["entering", node] = elsewhere * (1 if is_copied else share)
+  return {
+    link: num_bytes * durations.NS_PER_S / cap
+    for link, num_bytes in bytes_of.items()
+    if num_bytes
+  }
+
+
+def _shares(cluster: Cluster, devices: Devices) -> dict[int, float]:
+  """Returns which share of the devices each node has."""
+  shares: dict[int, float] = {}
+  start, first = 0, 0
+  for kind in cluster.nodes:
+    size = kind.devices_per_node
+    stop = start + kind.num_nodes * size
+    for a, b in (devices & Devices.span(start, stop)).spans:
+      for node in range((a - start) // size, (b - 1 - start) // size + 1):
+        low, high = start + node * size, start + (node + 1) * size
+        part = (min(b, high) - max(a, low)) / len(devices)
+        shares[first + node] = shares.get(first + node, 0.0) + part
+    start, first = stop, first + kind.num_nodes
+  return shares
+
+
+def _swap_ns(cluster: Cluster, devices: Devices, num_bytes: int) -> int:
+  """Returns how long a swap takes when no other device of its nodes moves."""
+  links = cluster.links
+  fullest = max(_shares(cluster, devices).values())
+  rate = min(
+    links.host_bytes_per_s * len(devices), links.host_cap_bytes_per_s / fullest
+  )
+  return durations.to_ns(links.latency_s + num_bytes / rate)
+
+
+def _union(sets: Iterable[Devices]) -> Devices:
+  union = Devices()
+  for devices in sets:
+    union = union | devices
+  return union
