@@ -49,10 +49,10 @@ def _events(stretches: Sequence[Stretch]) -> tuple[timelines.Event, ...]:
     starts = np.array(s.starts_ns, dtype=np.int64)
     iteration, row = np.divmod(np.arange(len(starts)), max(1, n))
     row += first
-    for instance, items in s.items.items():
+    for instance, left in s.items.items():
       whole = table[row[instance]]
       row[instance] = len(table)
-      table.append((*whole[:3], items, *whole[4:]))
+      table.append((*whole[:3], left, *whole[4:]))
     ran = starts < NEVER_NS
     ran[list(s.inherited)] = False
     stops = np.array(s.stops_ns, dtype=np.int64)
