@@ -10,12 +10,14 @@ from scheduler.planners.disaggregated import disaggregated
 from scheduler.planners.hybrid import hybrid
 from scheduler.planners.protocol import Budget, Planner
 from scheduler.planners.rlinf_dp import rlinf_dp
+from scheduler.planners.rlinf_toolkit import rlinf_toolkit
 
 PLANNERS: dict[str, Planner] = {
   "collocated": collocated,
   "disaggregated": disaggregated,
   "hybrid": hybrid,
   "rlinf_dp": rlinf_dp,
+  "rlinf_toolkit": rlinf_toolkit,
 }
 
 __all__ = ["PLANNERS", "Budget", "Planner"]
