@@ -1,0 +1,371 @@
+"""Boards: stages on unions of given sets of devices, and their shops.
+
+A board has disjoint sets of devices (*atoms*) and *pieces*: stages, or shares
+of them, of which each takes one *seat*: a union of atoms of one class, in one
+configuration. Seats may overlap in any way; in which order granules then take
+turns is a matter of `list_scheduling`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+from scheduler import errors
+from scheduler.devices import Devices
+from scheduler.lowering import listing, tracks
+from scheduler.lowering.listing import Listing, Stretch
+from scheduler.planners import residency
+from scheduler.planners.residency import Tenant
+from scheduler.planners.shops import Chain, Needs, Shop
+from scheduler.plans import FlatPlan, Run
+from scheduler.prices import Interval, Prices
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+  """A stage, or a share of one; see `plans.Run`."""
+
+  stage: str
+  granule: int
+  share: Interval | None = None
+  cohort: Interval | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+  """Where a piece may run.
+
+  Attributes:
+    run: the piece on devices.
+    mask: bit i stands for atom i.
+    durations: of its granules.
+    work_ns: of all of them.
+    state_bytes: per device.
+    transient_bytes: per device.
+  """
+
+  run: Run
+  mask: int
+  durations: tuple[int, ...]
+  work_ns: int
+  state_bytes: int
+  transient_bytes: int
+
+
+class Board:
+  """Pieces of one workflow, and their seats on given atoms.
+
+  Attributes:
+    atoms: disjoint sets of devices, each of one class.
+    kinds: of each atom its class and how many devices it has.
+    pieces: in a topological order.
+    seats: of each piece, those with the least work first.
+    sources: of each piece the (piece, counts) it reads from: its k-th granule
+      waits for the first counts[k] granules of that piece.
+  """
+
+  def __init__(
+    self,
+    costs: Prices,
+    atoms: Sequence[Devices],
+    pieces: Sequence[Piece],
+    *,
+    copies: tuple[str, ...] = (),
+  ):
+    self.costs, self.copies = costs, copies
+    self.atoms, self.pieces = tuple(atoms), tuple(pieces)
+    classes = [costs.cluster.class_of(atom) for atom in atoms]
+    self.kinds = tuple((c.name, len(a)) for c, a in zip(classes, atoms))
+    self._memory = tuple(c.memory_bytes for c in classes)
+    self.stops = tuple(map(self._stops, self.pieces))
+    self.sources = tuple(
+      tuple(self._sources(i)) for i in range(len(self.pieces))
+    )
+    self.seats = tuple(tuple(self._seats(piece)) for piece in self.pieces)
+    self._shops: dict[tuple[int, ...], Shop | None] = {}
+
+  def devices(self, mask: int) -> Devices:
+    """Returns the devices that a mask stands for."""
+    chosen = [a for i, a in enumerate(self.atoms) if mask >> i & 1]
+    return functools.reduce(Devices.__or__, chosen, Devices())
+
+  def shop(self, chosen: Sequence[int]) -> Shop | None:
+    """Returns the shop of one seat for each piece, by their indices.
+
+    None: some atom's memory does not hold what the seats bring there.
+    """
+    key = tuple(chosen)
+    if key not in self._shops:
+      self._shops[key] = self._shop([s[i] for s, i in zip(self.seats, key)])
+    return self._shops[key]
+
+  def flat(
+    self,
+    chosen: Sequence[int],
+    order: Sequence[int],
+    *,
+    ranks: Sequence[int] = (),
+    shifts: Sequence[int] = (),
+    label: str = "",
+  ) -> FlatPlan:
+    """Returns the flat plan of an order of granules.
+
+    Args:
+      chosen: indices of seats.
+      order: of the granules of one iteration.
+      ranks: of each granule in `order`, its place in a period.
+      shifts: of each granule in `order`, see `plans.Slot`.
+      label: of the plan.
+    """
+    seats = [s[i] for s, i in zip(self.seats, chosen)]
+    swapped = self._swapped(seats)
+    counts = [0] * len(seats)
+    stretches: list[Stretch] = []
+    for at, c in enumerate(order):
+      k = counts[c]
+      counts[c] = k + 1
+      start = self.stops[c][k - 1] if k else self._share(self.pieces[c])[0]
+      items = (start, self.stops[c][k])
+      if not ranks and stretches and stretches[-1].run == c:
+        begin = stretches.pop().items[0]
+        items = (begin, items[1])
+      stretches.append(
+        Stretch(
+          run=c,
+          items=items,
+          rank=ranks[at] if ranks else 0,
+          shift=shifts[at] if shifts else 0,
+        )
+      )
+    return listing.lower(
+      Listing(
+        runs=tuple(seat.run for seat in seats),
+        stretches=tuple(stretches),
+        swapped=self._by_resource(seats, swapped),
+        copies=self.copies,
+        label=label,
+      ),
+      self.costs,
+    )
+
+  def _by_resource(
+    self, seats: list[Seat], swapped: tuple[frozenset[str], ...] | None
+  ) -> dict[Devices, frozenset[str]]:
+    """Returns what leaves each resource: atoms always used together."""
+    merged, _ = self.costs.atoms(tuple(seat.run.devices for seat in seats))
+    return {
+      resource: leaving
+      for resource in merged
+      for atom, leaving in zip(self.atoms, swapped or ())
+      if atom.issubset(resource)
+    }
+
+  def _shop(self, seats: list[Seat]) -> Shop | None:
+    swapped = self._swapped(seats)
+    if swapped is None:
+      return None
+    names = list(dict.fromkeys(piece.stage for piece in self.pieces))
+    times = [
+      tuple(
+        self._swap_ns(seats, atom, name) if name in leaving else 0
+        for name in names
+      )
+      for atom, leaving in enumerate(swapped)
+    ]
+    return Shop(
+      chains=tuple(
+        Chain(
+          durations=self._durations(i, seats),
+          resources=tuple(
+            r for r in range(len(self.atoms)) if seat.mask >> r & 1
+          ),
+          needs=self._needs(i, seats),
+          family=names.index(self.pieces[i].stage),
+        )
+        for i, seat in enumerate(seats)
+      ),
+      swap_in=tuple(times),
+      swap_out=tuple(times),
+    )
+
+  def _durations(self, i: int, seats: list[Seat]) -> tuple[int, ...]:
+    """Returns a piece's durations, with weight syncs before the first."""
+    seat, time = seats[i], 0
+    if seat.run.stage in self.copies:
+      return seat.durations
+    for sync in self.costs.workflow.syncs:
+      if sync.target == seat.run.stage:
+        source = functools.reduce(
+          Devices.__or__,
+          (s.run.devices for s in seats if s.run.stage == sync.source),
+        )
+        time += self.costs.sync_ns(
+          source, seat.run.devices, sync.num_bytes, seat.run.config.devices
+        )
+    return (seat.durations[0] + time, *seat.durations[1:])
+
+  def _needs(self, i: int, seats: list[Seat]) -> tuple[Needs, ...]:
+    delays = [
+      (p, counts, self._move_ns(p, i, item_bytes, seats))
+      for p, counts, item_bytes in self.sources[i]
+    ]
+    return tuple(
+      tuple((p, counts[k] - 1, ns) for p, counts, ns in delays if counts[k])
+      for k in range(len(self.stops[i]))
+    )
+
+  def _move_ns(
+    self, source: int, target: int, item_bytes: int, seats: list[Seat]
+  ) -> int:
+    """Returns the time in which a granule reaches the piece that reads it."""
+    if item_bytes == 0:
+      return 0
+    granule = min(self.pieces[source].granule, self.stops[source][-1])
+    return self.costs.edge_ns(
+      seats[source].run.devices,
+      seats[target].run.devices,
+      granule * item_bytes,
+    )
+
+  def _swap_ns(self, seats: list[Seat], atom: int, name: str) -> int:
+    num_bytes = max(
+      (
+        seat.state_bytes
+        for seat in seats
+        if seat.run.stage == name and seat.mask >> atom & 1
+      ),
+      default=0,
+    )
+    return self.costs.swap_ns(self.atoms[atom], num_bytes)
+
+  def _swapped(self, seats: list[Seat]) -> tuple[frozenset[str], ...] | None:
+    """Returns for each atom the stages that do not stay; None: no choice."""
+    found = []
+    for atom, memory in enumerate(self._memory):
+      here = [seat for seat in seats if seat.mask >> atom & 1]
+      memory -= sum(self._always_bytes(seat) for seat in here)
+      names = list(dict.fromkeys(seat.run.stage for seat in here))
+      tenants = tuple(
+        Tenant(
+          max(s.state_bytes for s in here if s.run.stage == name),
+          max(s.transient_bytes for s in here if s.run.stage == name),
+          self._swap_ns(seats, atom, name),
+        )
+        for name in names
+      )
+      out = residency.swapped(tenants, (memory,))
+      if out is None:
+        return None
+      found.append(frozenset(names[i] for i in out))
+    return tuple(found)
+
+  def _always_bytes(self, seat: Seat) -> int:
+    """Returns what waits on a seat to be read, and its copies of weights."""
+    workflow, run = self.costs.workflow, seat.run
+    taken, stage = 0, self.costs.stages[run.stage]
+    for edge in self.costs.edges_into[run.stage]:
+      if edge.item_bytes:
+        source = self.costs.stages[edge.source]
+        span = tracks.needed(edge, source, stage, self.costs.share(run))
+        taken += -(-(span[1] - span[0]) * edge.item_bytes // len(run.devices))
+    for sync in workflow.syncs:
+      if sync.target == run.stage and run.stage in self.copies:
+        taken += -(-sync.num_bytes // run.config.devices)
+    return taken
+
+  def _share(self, piece: Piece) -> Interval:
+    return piece.share or (0, self.costs.stages[piece.stage].items)
+
+  def _stops(self, piece: Piece) -> tuple[int, ...]:
+    """Returns the last item, plus one, of each of a piece's granules."""
+    stage = self.costs.stages[piece.stage]
+    (low, high), update = self._share(piece), stage.items // stage.updates
+    stops = []
+    while low < high:
+      low = min(low + piece.granule, high, low // update * update + update)
+      stops.append(low)
+    return tuple(stops)
+
+  def _sources(self, i: int) -> Iterator[tuple[int, tuple[int, ...], int]]:
+    """Yields what a piece reads, as (piece, counts, bytes per item)."""
+    piece = self.pieces[i]
+    stage = self.costs.stages[piece.stage]
+    for edge in self.costs.edges_into[piece.stage]:
+      source = self.costs.stages[edge.source]
+      for p, other in enumerate(self.pieces):
+        if other.stage != edge.source:
+          continue
+        begin, counts = self._share(other)[0], []
+        for stop in self.stops[i]:
+          need = tracks.needed(edge, source, stage, (0, stop))[1]
+          need = source.items if stage.needs_all else need
+          k = bisect.bisect_left(self.stops[p], need) + 1 if need > begin else 0
+          counts.append(min(k, len(self.stops[p])))
+        yield p, tuple(counts), edge.item_bytes
+    if piece.cohort is not None:
+      for p, other in enumerate(self.pieces[:i]):
+        same = other.stage == piece.stage and other.cohort == piece.cohort
+        if same and self.stops[p][-1] == self._share(piece)[0]:
+          yield p, (len(self.stops[p]),) * len(self.stops[i]), 0
+
+  def _seats(self, piece: Piece) -> Iterator[Seat]:
+    costs, found = self.costs, []
+    for mask in range(1, 1 << len(self.atoms)):
+      devices = self.devices(mask)
+      try:
+        device = costs.cluster.class_of(devices)
+      except errors.ClusterError:
+        continue
+      for config in costs.profile.configs(piece.stage, device.name):
+        if len(devices) % config.devices == 0:
+          run = Run(
+            stage=piece.stage,
+            devices=devices,
+            granule=piece.granule,
+            config=config,
+            share=piece.share,
+            cohort=piece.cohort,
+          )
+          with contextlib.suppress(errors.ProfileError):
+            found.append(self._seat(run, mask))
+    found.sort(key=lambda seat: (seat.work_ns, seat.mask.bit_count()))
+    kept: list[Seat] = []
+    for seat in found:
+      if not any(_dominates(better, seat) for better in kept):
+        kept.append(seat)
+    yield from kept
+
+  def _seat(self, run: Run, mask: int) -> Seat:
+    stage = self.costs.stages[run.stage]
+    low, high = self.costs.share(run)
+    times = self.costs.granules(run, (low, high)).durations_ns
+    items = min(run.granule, stage.items)
+    if stage.kind == "decode":
+      items = (run.cohort or (low, high))[1] - low
+    return Seat(
+      run=run,
+      mask=mask,
+      durations=times,
+      work_ns=sum(times),
+      state_bytes=self.costs.state_bytes(run),
+      transient_bytes=self.costs.transient_bytes(run, items),
+    )
+
+
+def _dominates(better: Seat, seat: Seat) -> bool:
+  """Returns whether a seat does nothing worse, on some of the same atoms."""
+  return (
+    better.mask & ~seat.mask == 0
+    and better.state_bytes <= seat.state_bytes
+    and better.transient_bytes <= seat.transient_bytes
+    and all(a <= b for a, b in zip(better.durations, seat.durations))
+  )
+
+
+def pieces_of(costs: Prices, granules_of: dict[str, int]) -> tuple[Piece, ...]:
+  """Returns one piece for each stage, with the given granules."""
+  return tuple(Piece(stage=n, granule=granules_of[n]) for n in costs.order)
