@@ -108,7 +108,8 @@ def _drafts(options: Options) -> Iterator[Draft]:
     choices = [_Schedule(total_s=0, group_s=0, warmup_s=0, shares=whole)]
   else:
     # Of equals the tool keeps the last.
-    choices = sorted(reversed(tool.candidates()), key=lambda s: s.total_s)
+    choices = tool.candidates()[::-1]
+    choices.sort(key=lambda choice: choice.total_s)
   for choice in choices:
     is_shared = choice.mode != "disaggregated"
     found = [
