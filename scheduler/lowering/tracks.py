@@ -97,6 +97,9 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
     of_stage[name] = tuple(sorted(own, key=lambda track: track.share))
     in_loop = costs.workflow.loop_of(name) is not None
     _check_shares(costs.stages[name], of_stage[name], in_loop=in_loop)
+  count = sum(-(-(t.share[1] - t.share[0]) // t.run.granule) for t in tracks)
+  if count > MAX_ACTIVITIES:
+    raise too_many(count)
   return Layout(
     atoms=atoms,
     tracks=tracks,

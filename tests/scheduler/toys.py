@@ -6,6 +6,7 @@ from scheduler.clusters import Cluster, DeviceClass, Links, homogeneous
 from scheduler.devices import Devices
 from scheduler.plans import FlatPlan, Run
 from scheduler.profiles import (
+  Config,
   DecodeLaw,
   Entry,
   Law,
@@ -67,16 +68,24 @@ def stage(name: str, items: int, kind: str = "infer", **fields) -> Stage:
   return Stage(name=name, kind=kind, items=items, **fields)
 
 
-def profile(**laws: float | Law) -> Profile:
-  """Returns a profile; a number is seconds per item and device."""
+def profile(
+  *, tp2: dict[str, Law] | None = None, **laws: float | Law
+) -> Profile:
+  """Returns a profile; a number is seconds per item and device.
+
+  Args:
+    tp2: laws of replicas of two devices.
+    **laws: of replicas of one device.
+  """
+  single = {
+    name: per_item(law) if isinstance(law, (int, float)) else law
+    for name, law in laws.items()
+  }
   return Profile(
     entries=tuple(
-      Entry(
-        stage=name,
-        device_class="d",
-        law=per_item(law) if isinstance(law, (int, float)) else law,
-      )
-      for name, law in laws.items()
+      Entry(stage=name, device_class="d", law=law, config=Config(tp=tp))
+      for tp, group in ((1, single), (2, tp2 or {}))
+      for name, law in group.items()
     )
   )
 
