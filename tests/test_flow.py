@@ -173,7 +173,7 @@ def test_items_of_unequal_number_are_refused():
 
 
 def test_a_quantum_that_does_not_divide_is_refused():
-  with pytest.raises(ValueError, match="sums 3 items in quanta of 2"):
+  with pytest.raises(ValueError, match="3 items in quanta of 2; use a quantum"):
     grad(weights(), X[:3], X[:3])
 
 

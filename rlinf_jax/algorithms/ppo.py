@@ -283,9 +283,8 @@ def make(
   def estimate(
     actor: Actor, rollout_tb: Any, mask_tb: Any, carry_b: Any
   ) -> Any:
-    def one(
-      rollout_t: rollouts.Rollout, mask_t: Any, carry: Any
-    ) -> types.Sequence:
+    def one(xs: Any) -> types.Sequence:
+      rollout_t, mask_t, carry = xs
       return rollouts.to_sequence(
         policy,
         actor.params,
@@ -298,7 +297,12 @@ def make(
         gae_lambda=config.gae_lambda,
       )
 
-    return jax.vmap(one, in_axes=(1, 1, 0))(rollout_tb, mask_tb, carry_b)
+    by_env = lambda x_tb: jnp.swapaxes(x_tb, 0, 1)
+    rollout_bt, mask_bt = jax.tree.map(by_env, (rollout_tb, mask_tb))
+    # A minibatch's worth at a time: all at once need several times the memory
+    # of an update, which a CPU neither caches nor has mapped.
+    size = config.num_envs // config.num_minibatches
+    return jax.lax.map(one, (rollout_bt, mask_bt, carry_b), batch_size=size)
 
   @flow.stage(items={1: 1, 2: 1}, reduces="sum", quantum=config.quantum)
   def observe(stats: Any, obs_tb: Any, mask_tb: Any) -> Any:

@@ -28,9 +28,10 @@ class Spec:
       shared by all items.
     out_axis: the axis of items in every result, where nothing is reduced.
     reduces: "sum" where results are summed over the items, else None.
-    quantum: the number of items reduced at once. Sums are taken per quantum,
-      then over quanta in item order, so that they do not depend on granules or
-      devices to the last bit. None reduces each granule at once.
+    quantum: the number of items computed at once, so that no bit depends on
+      granules or devices: the shapes of products do not, and sums are taken per
+      quantum, then over quanta in item order. None computes each granule at
+      once, which is faster, and close.
     groups: items that must be complete together before one of them is used.
     place: "mesh" for a function of JAX arrays; "host" for one of NumPy arrays
       that runs on host cores; "process" for one that another process group
@@ -125,10 +126,10 @@ def stage(
     raise ValueError(
       f"stage '{name}' reduces, but names no items to reduce over; give items="
     )
-  if quantum is not None and (reduces is None or quantum < 1):
+  if quantum is not None and (not items or quantum < 1):
     raise ValueError(
       f"stage '{name}' has quantum={quantum}; a quantum is a positive number of"
-      " items and belongs to a stage with reduces='sum'"
+      " items and belongs to a stage with items="
     )
   if place not in PLACES:
     raise ValueError(
@@ -305,7 +306,7 @@ def _check_items(
     )
   if spec.quantum and sizes and (n := sizes.pop()) % spec.quantum:
     raise ValueError(
-      f"stage '{spec.name}' sums {n} items in quanta of {spec.quantum};"
+      f"stage '{spec.name}' has {n} items in quanta of {spec.quantum}; use a"
       " quantum that divides the number of items"
     )
 
@@ -318,7 +319,17 @@ def _run(
   """Runs a stage over all its items, on one device."""
   if call.spec.quantum is None:
     return _eval(call, leaves)
-  return [_ordered_sum(x) for x in _quanta(call, axes, leaves)]
+  quanta = _quanta(call, axes, leaves)
+  if call.spec.reduces is not None:
+    return [_ordered_sum(x) for x in quanta]
+  out_axis = call.spec.out_axis + len(call.mapped)
+  return [_joined(x, out_axis) for x in quanta]
+
+
+def _joined(x_q: jax.Array, axis: int) -> jax.Array:
+  """Puts quanta, stacked along axis 0, side by side along their items."""
+  x = jnp.moveaxis(x_q, 0, axis)
+  return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
 def _eval(call: Call, leaves: Sequence[jax.Array]) -> list[jax.Array]:
@@ -416,7 +427,7 @@ def _run_on_mesh(
 
   def local(*parts: jax.Array) -> list[jax.Array]:
     if call.spec.reduces is None:
-      return _eval(call, parts)
+      return _run(call, axes, *parts)
     if call.spec.quantum is None:
       return [jax.lax.psum(x, name) for x in _eval(call, parts)]
     quanta = _quanta(call, axes, parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -232,7 +233,8 @@ class Iteration:
     place = self._context.place(task)
     division = self._context.graph.divisions.get(node.name)
     if division is not None:
-      place = executables.for_items(place, division.items, None)
+      quanta = [n.spec.quantum or 1 for n in tracing.stage_nodes(node.body)]
+      place = executables.for_items(place, division.items, math.lcm(*quanta))
     leaves = []
     for i, v in enumerate(node.inputs):
       axis = _outer_axis(node, i, division)
@@ -296,7 +298,7 @@ class _LoopState:
     fn_inputs = _needs(inner)
     if inner.spec.place == "mesh":
       place = executables.for_items(
-        self._context.place(task), lane[1] - lane[0], None
+        self._context.place(task), lane[1] - lane[0], inner.spec.quantum
       )
       given = [self._read(known, v, lane, task.turn, place) for v in fn_inputs]
       run = self._context.compiled.custom(
@@ -373,7 +375,9 @@ class _LoopState:
     assert task.inner is not None
     if task.inner.spec.place == "mesh":
       place = executables.for_items(
-        self._context.place(task), lane[1] - lane[0], None
+        self._context.place(task),
+        lane[1] - lane[0],
+        task.inner.spec.quantum,
       )
     if body.glue is not None:
       given = [
