@@ -222,20 +222,21 @@ class _Walk:
   ) -> tuple[int, int]:
     """Returns when a Run's first and its last granule have their items."""
     first = last = 0
+    cohort = None if skip else self._costs.cohort(run)
+    ends = (stops[0], stops[-1]) if cohort is None else cohort[1:]
     target = self._costs.stages[run.stage]
     for edge in self._costs.edges_into[run.stage]:
       if edge.source in skip:
         continue
       source = self._costs.stages[edge.source]
-      needs = [
-        source.items
-        if target.needs_all
-        else tracks.needed(edge, source, target, (0, stop))[1]
-        for stop in (stops[0], stops[-1])
-      ]
+      needs = [source.items]
+      if not target.needs_all:
+        needs = [
+          tracks.needed(edge, source, target, (0, stop))[1] for stop in ends
+        ]
       for writer in self._writers[edge.source].values():
-        early, late = (self._arrival(edge, writer, run, n) for n in needs)
-        first, last = max(first, early), max(last, late)
+        first = max(first, self._arrival(edge, writer, run, needs[0]))
+        last = max(last, self._arrival(edge, writer, run, needs[-1]))
     return first, last
 
   def _arrival(self, edge: Edge, writer: _Writer, run: Run, item: int) -> int:

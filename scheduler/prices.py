@@ -17,7 +17,7 @@ from scheduler import durations, errors, transfers
 from scheduler.clusters import Cluster, DeviceClass
 from scheduler.devices import Devices
 from scheduler.plans import Run
-from scheduler.profiles import Profile
+from scheduler.profiles import DecodeLaw, Profile
 from scheduler.workflows import Edge, Stage, Workflow, topological_order
 
 Interval = tuple[int, int]
@@ -100,6 +100,19 @@ class Prices:
   def share(self, run: Run) -> Interval:
     """Returns the items that a Run emits."""
     return run.share or (0, self.stages[run.stage].items)
+
+  def cohort(self, run: Run) -> Interval | None:
+    """Returns what a Run decodes together, of a stage outside of loops.
+
+    None where each granule takes its own time, whatever is handled with it.
+    """
+    key = ("is decode", run.stage, run.devices, run.config)
+    found = self._known.get(key)
+    if found is None:
+      device = self.device_class(run)
+      law = self.profile.law(run.stage, device.name, run.config)
+      found = self._known[key] = isinstance(law, DecodeLaw)
+    return (run.cohort or self.share(run)) if found else None
 
   def transient_bytes(self, run: Run, items: int) -> int:
     """Returns bytes per device that so many items at once take."""

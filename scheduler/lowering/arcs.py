@@ -29,7 +29,7 @@ def connect(
     *_turns(layout, emission, costs),
     *_cohorts(layout),
     *_updates(layout),
-    *_weights(layout, costs),
+    *_weights(plan, layout, costs),
     *_channels(plan, layout, costs),
   ]
   found += _iterations(found, emission, costs)
@@ -45,14 +45,9 @@ def _items(layout: Layout, emission: Emission, costs: Prices) -> Iterator[Wait]:
     loop = costs.workflow.loop_of(edge.source)
     if loop is not None and edge.target in loop.stages:
       continue
-    source, target = costs.stages[edge.source], costs.stages[edge.target]
+    source = costs.stages[edge.source]
     for reader in layout.of_stage[edge.target]:
-      needs = [
-        source.items
-        if target.needs_all
-        else tracks.needed(edge, source, target, (0, stop))[1]
-        for stop in reader.stops
-      ]
+      needs = tracks.awaited(edge, source, reader)
       for writer in layout.of_stage[edge.source]:
         moves = [emission.moves.get((i, id(reader))) for i in writer.last]
         latest: list[int | None] = []
@@ -101,6 +96,8 @@ def _updates(layout: Layout) -> Iterator[Wait]:
   for own in layout.of_stage.values():
     applies = _applies(own)
     stage = own[0].stage
+    for track in own if applies else ():
+      yield applies[-1], track.first[0], 1, "end"
     size = stage.items // stage.updates
     for update, apply in enumerate(applies):
       border = (update + 1) * size
@@ -119,7 +116,7 @@ def _applies(own: Iterable[Track]) -> list[int]:
   return [found[update] for update in sorted(found)]
 
 
-def _weights(layout: Layout, costs: Prices) -> Iterator[Wait]:
+def _weights(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:
   """A target's first granules wait for the weights of 1 + s iterations ago."""
   lag = 1 + costs.workflow.staleness
   for sync in costs.workflow.syncs:
@@ -132,9 +129,13 @@ def _weights(layout: Layout, costs: Prices) -> Iterator[Wait]:
         yield end, reader.first[0] if own is None else own, lag, "end"
       for other in readers:
         made = other.syncs.get(sync.source)
-        if made is not None:
-          if not other.run.devices.isdisjoint(reader.run.devices):
-            yield made, reader.first[0], 0, "end"
+        if made is None or other.run.devices.isdisjoint(reader.run.devices):
+          continue
+        yield made, reader.first[0], 0, "end"
+        # Whoever reads what is overwritten is done: with a second copy, the
+        # weights of the iteration before the last.
+        age = 1 + int(sync.target in plan.copies)
+        yield reader.last[-1], made, age, "end"
 
 
 def _channels(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:
@@ -160,16 +161,19 @@ def _channel(
   if low >= high:
     return
   total = high - low
-  # How many items are gone when each of the reader's granules starts, and how
-  # many it needs to start.
-  taken, needs = [], []
+  # How many items each of the reader's granules needs to start, and how many
+  # it has taken then.
+  needs = [
+    min(max(need, low), high) - low
+    for need in tracks.awaited(edge, source, reader)
+  ]
+  taken = []
   for stop in reader.stops:
-    is_last = stop == reader.share[1]
-    done = 0 if edge.reads == "all" else stop * source.items // target.items
-    taken.append(total if is_last else min(max(done, low), high) - low)
-    need = tracks.needed(edge, source, target, (0, stop))[1]
-    need = high if target.needs_all else min(max(need, low), high)
-    needs.append(need - low)
+    if reader.cohort is not None or stop == reader.share[1]:
+      taken.append(total)
+    else:
+      done = 0 if edge.reads == "all" else stop * source.items // target.items
+      taken.append(min(max(done, low), high) - low)
   for start, stop, made in zip(writer.starts, writer.stops, writer.first):
     start, stop = max(start, low) - low, min(stop, high) - low
     if start >= stop:

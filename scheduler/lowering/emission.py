@@ -160,7 +160,6 @@ class Emission:
     self, track: Track, items: Interval, duration_ns: int, index: int
   ) -> int:
     run = track.run
-    is_decode = track.stage.kind == "decode"
     return self._add(
       Activity(
         kind="compute",
@@ -170,7 +169,7 @@ class Emission:
         items=items,
         index=index,
         config=run.config,
-        cohort=(run.cohort or track.share) if is_decode else None,
+        cohort=track.cohort,
       )
     )
 

@@ -73,9 +73,9 @@ def _copies(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Holding]:
 def _transients(layout: Layout, costs: Prices) -> Iterator[Holding]:
   for track in layout.tracks:
     visits = track.visits
-    if track.stage.kind == "decode" and not track.turns:
-      _, stop = track.run.cohort or track.share
-      visits = [(track.first[0], track.last[-1], stop - track.share[0])]
+    if track.cohort is not None:
+      left = track.cohort[1] - track.share[0]
+      visits = [(track.first[0], track.last[-1], left)]
     for begin, end, items in visits:
       if num_bytes := costs.transient_bytes(track.run, items):
         for resource in track.resources:

@@ -115,6 +115,7 @@ def _layout(plan: TreePlan, costs: Prices) -> Layout:
       run=run,
       stage=costs.stages[run.stage],
       share=costs.share(run),
+      cohort=costs.cohort(run),
       resources=resources,
     )
     for run, resources in zip(found, parts)

@@ -26,6 +26,7 @@ class Track:
     run: the Run.
     stage: its stage.
     share: the items it emits.
+    cohort: what it decodes together; None: granules by themselves.
     resources: indices of the atoms of its devices.
     starts: first item of each granule.
     stops: last item of each granule, plus one.
@@ -42,6 +43,7 @@ class Track:
   run: Run
   stage: Stage
   share: Interval
+  cohort: Interval | None
   resources: tuple[int, ...]
   starts: list[int] = dataclasses.field(default_factory=list)
   stops: list[int] = dataclasses.field(default_factory=list)
@@ -81,12 +83,14 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
   _check_stages(plan, found, costs)
   devices_of(plan.root)
   _check_loops(plan.root, costs)
+  looped = {name for loop in costs.workflow.loops for name in loop.stages}
   atoms, parts = costs.atoms(tuple(run.devices for run in found))
   tracks = tuple(
     Track(
       run=run,
       stage=costs.stages[run.stage],
       share=costs.share(run),
+      cohort=None if run.stage in looped else costs.cohort(run),
       resources=part,
     )
     for run, part in zip(found, parts)
@@ -95,8 +99,7 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
   for name in costs.stages:
     own = [track for track in tracks if track.run.stage == name]
     of_stage[name] = tuple(sorted(own, key=lambda track: track.share))
-    in_loop = costs.workflow.loop_of(name) is not None
-    _check_shares(costs.stages[name], of_stage[name], in_loop=in_loop)
+    _check_shares(costs.stages[name], of_stage[name], name in looped)
   count = sum(-(-(t.share[1] - t.share[0]) // t.run.granule) for t in tracks)
   if count > MAX_ACTIVITIES:
     raise too_many(count)
@@ -147,6 +150,20 @@ def lane_spans(lanes: Lanes) -> tuple[Interval, ...]:
   """Returns the items of each lane."""
   stops = tuple(itertools.accumulate(lanes.lanes))
   return tuple(zip((0, *stops), stops))
+
+
+def awaited(edge: Edge, source: Stage, reader: Track) -> list[int]:
+  """Returns how many items are there before each of a reader's granules.
+
+  A decode works on its whole cohort from its first granule on.
+  """
+  target = reader.stage
+  if target.needs_all:
+    return [source.items] * len(reader.stops)
+  stops = reader.stops
+  if reader.cohort is not None:
+    stops = [reader.cohort[1]] * len(stops)
+  return [needed(edge, source, target, (0, stop))[1] for stop in stops]
 
 
 def needed(
@@ -210,7 +227,7 @@ def _check_stages(
 
 
 def _check_shares(
-  stage: Stage, own: tuple[Track, ...], *, in_loop: bool
+  stage: Stage, own: tuple[Track, ...], is_looped: bool
 ) -> None:
   reached = 0
   for track in own:
@@ -226,7 +243,7 @@ def _check_shares(
       )
     if track.run.cohort is not None:
       _check_cohort(stage, track.run.cohort, own)
-    if not in_loop:
+    if not is_looped:
       stage.check_granule(track.run.granule)
     reached = stop
   if reached != stage.items:

@@ -20,8 +20,8 @@ def windows(
   others under the node do the same fraction of theirs, and those that do go as
   far as what they read allows.
   """
-  names = [run.stage for run in runs(node)]
-  first, inside = names[0], set(names)
+  inside = {run.stage: costs.cohort(run) is not None for run in runs(node)}
+  first = next(iter(inside))
   bounds = {
     name: outer[name] if outer else (0, costs.stages[name].items)
     for name in costs.order
@@ -34,7 +34,7 @@ def windows(
     fraction = (at, costs.stages[first].items)
     for name, (_, stop) in bounds.items():
       if at < end:
-        possible = _possible(name, reached, fraction, costs)
+        possible = _possible(name, reached, inside[name], fraction, costs)
         stop = max(reached[name], min(possible, stop))
       window[name] = (reached[name], stop)
       reached[name] = stop
@@ -42,7 +42,11 @@ def windows(
 
 
 def _possible(
-  name: str, reached: dict[str, int], part: Interval, costs: Prices
+  name: str,
+  reached: dict[str, int],
+  is_decode: bool,
+  part: Interval,
+  costs: Prices,
 ) -> int:
   """Returns how many items a stage can have done, by what it reads."""
   stage, limits = costs.stages[name], []
@@ -52,7 +56,7 @@ def _possible(
     source = costs.stages[edge.source]
     ready = reached[edge.source]
     if ready < source.items:
-      is_all = stage.needs_all or edge.reads == "all"
+      is_all = stage.needs_all or is_decode or edge.reads == "all"
       ready = 0 if is_all else ready // source.group * source.group
     limits.append(ready * stage.items // source.items)
   if limits:
