@@ -24,6 +24,8 @@ from collections.abc import Iterable, Sequence
 
 from scheduler import errors, plans
 
+_NEVER = -(1 << 62)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
@@ -101,6 +103,40 @@ def start_times(
 def critical_cycle(plan: plans.FlatPlan) -> tuple[int, ...]:
   """Returns activities whose waiting for each other takes the whole period."""
   return schedule(plan).cycle
+
+
+def last_ended(
+  plan: plans.FlatPlan, orders: Sequence[Sequence[plans.Slot]]
+) -> list[list[int]]:
+  """Returns what must have ended when each activity starts, by each order.
+
+  Arcs and orders imply it, whatever durations are.
+
+  Args:
+    plan: a plan that does not deadlock.
+    orders: cyclic orders in which activities follow each other.
+
+  Returns:
+    For each order and activity the last slot of the order that has ended when
+    iteration 0 of the activity starts, counted from the first slot of period
+    0; a large negative number where nothing of the order is waited for.
+  """
+  graph = _graph(plan)
+  arcs = (*plan.arcs, *plans.order_arcs(plan))
+  found = []
+  for order in orders:
+    slots = {slot.activity: slot.shift * len(order) for slot in order}
+    for p, slot in enumerate(order):
+      slots[slot.activity] += p
+    starts = [_NEVER] * graph.size
+    for arc in arcs:
+      if arc.after == "end" and arc.source in slots:
+        t = graph.position[arc.target]
+        ended = slots[arc.source] - arc.lag * len(order)
+        starts[t] = max(starts[t], ended)
+    ends, _ = _relaxed(graph, [-lag * len(order) for lag in graph.lag], starts)
+    found.append([ends[p] for p in graph.position])
+  return found
 
 
 def cyclicity(plan: plans.FlatPlan) -> int:
@@ -247,15 +283,16 @@ def _gains(graph: _Graph, period: fractions.Fraction) -> list[int]:
 
 
 def _relaxed(
-  graph: _Graph, gains: list[int]
+  graph: _Graph, gains: list[int], starts: Sequence[int] = ()
 ) -> tuple[list[int], list[list[int]]]:
-  """Returns the earliest starts that are not negative and obey every arc.
+  """Returns the earliest starts from `starts` on (0) that obey every arc.
 
   Second, circuits of positive gain, each as its arcs; the starts mean nothing
   if there are any.
   """
   first, target = graph.first, graph.target
-  starts, parent = [0] * graph.size, [-1] * graph.size
+  starts = list(starts) or [0] * graph.size
+  parent = [-1] * graph.size
   is_dirty = bytearray(b"\1") * graph.size
   while (p := is_dirty.find(1)) >= 0:
     while p >= 0:
