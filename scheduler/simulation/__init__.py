@@ -1,26 +1,57 @@
 """A deterministic simulator of plans.
 
 `run` executes a flat plan: as an event graph, whose steady state
-`scheduler.cycles` knows exactly, or on a cluster whose links are shared fairly
-by all that moves.
+`scheduler.cycles` knows exactly, or on a cluster whose links all that moves
+shares fairly. `perturb` draws other durations than the plan's, and `serve`
+batches a decode continuously. `run_online` lets a policy change the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from scheduler import errors, timelines
+from scheduler import timelines
 from scheduler.clusters import Cluster
 from scheduler.plans import FlatPlan
 from scheduler.simulation import event_graph, instances, records
 from scheduler.simulation import routes as routing
+from scheduler.simulation.batching import (
+  Replicas,
+  Served,
+  make_ready_fn,
+  recomputation,
+  serve,
+  swapping,
+)
 from scheduler.simulation.clock import Clock
-from scheduler.simulation.stretches import Stretch
+from scheduler.simulation.perturbations import DurationsFn, perturb
+from scheduler.simulation.replanning import run_online
+from scheduler.simulation.snapshots import (
+  Disturbance,
+  Drift,
+  Join,
+  Leave,
+  OnlinePolicy,
+  Snapshot,
+)
+from scheduler.simulation.stretches import Stretch, check_iterations
 
-__all__ = ["DurationsFn", "run"]
-
-# From a plan and an iteration to the nanoseconds of each activity.
-DurationsFn = Callable[[FlatPlan, int], Sequence[int]]
+__all__ = [
+  "Disturbance",
+  "Drift",
+  "DurationsFn",
+  "Join",
+  "Leave",
+  "OnlinePolicy",
+  "Replicas",
+  "Served",
+  "Snapshot",
+  "make_ready_fn",
+  "perturb",
+  "recomputation",
+  "run",
+  "run_online",
+  "serve",
+  "swapping",
+]
 
 
 def run(
@@ -45,10 +76,7 @@ def run(
   Raises:
     InfeasiblePlanError: activities wait for each other in a circle.
   """
-  if iterations < 1:
-    raise errors.SchedulerError(
-      f"cannot simulate {iterations} iterations; at least 1 is needed"
-    )
+  check_iterations(iterations)
   nominal = [a.duration_ns for a in plan.activities]
   lengths_ns: list[int] = []
   for i in range(iterations):

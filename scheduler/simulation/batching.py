@@ -329,12 +329,12 @@ class _Replica:
     return sequence
 
 
-def ready_fn(
+def make_ready_fn(
   *, cache_bytes: float, eviction_fn: EvictionFn = recomputation
 ) -> perturbations.ReadyFn:
   """Returns when a decode emits its items if it is batched continuously.
 
-  For `perturbations.durations_fn`: with it a decode's granules take the time
+  For `perturbations.perturb`: with it a decode's granules take the time
   that `serve` finds, instead of that of `decoding.ready_s`, in which every
   replica gets an equal share of long sequences and all caches fit.
 

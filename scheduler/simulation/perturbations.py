@@ -24,10 +24,11 @@ ReadyFn = Callable[
   Sequence[float],
 ]
 
-_ITERATIONS_PER_SEED = 1 << 20
+# Odd, so that it shifts every recorded trace.
+_ITERATIONS_PER_SEED = 1_000_003
 
 
-def durations_fn(
+def perturb(
   workflow: Workflow,
   profile: Profile,
   cluster: Cluster,
@@ -50,7 +51,7 @@ def durations_fn(
     noise: the profile is wrong by a factor for each stage, drawn evenly from
       [1 - noise, 1 + noise], the same in all iterations.
     noise_seed: of these factors.
-    ready_fn: when a decode emits its items; see `batching.ready_fn`.
+    ready_fn: when a decode emits its items; see `batching.make_ready_fn`.
 
   Raises:
     SchedulerError: the noise is not in [0, 1).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from scheduler import plans
+from scheduler import errors, plans
 
 NEVER_NS = 1 << 62
 
@@ -35,3 +35,11 @@ class Stretch:
   stop_ns: int = NEVER_NS
   inherited: frozenset[int] = frozenset()
   items: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+
+def check_iterations(iterations: int) -> None:
+  """Raises SchedulerError unless there is something to simulate."""
+  if iterations < 1:
+    raise errors.SchedulerError(
+      f"cannot simulate {iterations} iterations; at least 1 is needed"
+    )

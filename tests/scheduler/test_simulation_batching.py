@@ -182,7 +182,7 @@ ROLLOUT = workflows.Stage(
 
 def test_one_replica_with_room_for_all_decodes_as_the_profile_says():
   args = (ROLLOUT, REAL, H100, Config(), 1, (0, 64), 3)
-  batched = batching.ready_fn(cache_bytes=1e12)(*args)
+  batched = batching.make_ready_fn(cache_bytes=1e12)(*args)
   # Rounded to nanoseconds at each of 64 sequences' ends.
   assert batched == pytest.approx(decoding.ready_s(*args), abs=64e-9)
 
