@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from scheduler.devices import Devices
-from scheduler.lowering import arcs, emission, holdings, turns
+from scheduler.lowering import arcs, emission, holdings, tracks, turns
 from scheduler.lowering.tracks import Layout, Track
 from scheduler.plans import (
   Activity,
@@ -89,7 +89,7 @@ def lower(listing: Listing, costs: Prices) -> FlatPlan:
     copies=listing.copies,
     label=listing.label,
   )
-  layout = _layout(plan, costs)
+  layout = tracks.laid_out(tuple(runs(plan.root)), costs)
   emitted = _Emission(plan, layout, costs, listing)
   return FlatPlan(
     resources=(
@@ -104,34 +104,6 @@ def lower(listing: Listing, costs: Prices) -> FlatPlan:
       *emitted.states,
     ),
     label=listing.label,
-  )
-
-
-def _layout(plan: TreePlan, costs: Prices) -> Layout:
-  found = tuple(runs(plan.root))
-  atoms, parts = costs.atoms(tuple(run.devices for run in found))
-  tracks = tuple(
-    Track(
-      run=run,
-      stage=costs.stages[run.stage],
-      share=costs.share(run),
-      cohort=costs.cohort(run),
-      resources=resources,
-    )
-    for run, resources in zip(found, parts)
-  )
-  of_stage = {
-    name: sorted(
-      (track for track in tracks if track.run.stage == name),
-      key=lambda track: track.share,
-    )
-    for name in costs.stages
-  }
-  return Layout(
-    atoms=atoms,
-    tracks=tracks,
-    of_run={id(track.run): track for track in tracks},
-    of_stage={name: tuple(own) for name, own in of_stage.items()},
   )
 
 
@@ -169,14 +141,14 @@ class _Emission(emission.Emission):
 
   def _visit(self, node: Node, window: turns.Window | None) -> None:
     del node, window
-    tracks, stretches = self._layout.tracks, self._listing.stretches
+    found, stretches = self._layout.tracks, self._listing.stretches
     stages: list[list[str]] = [[] for _ in self._layout.atoms]
     for stretch in stretches:
-      for r in tracks[stretch.run].resources:
-        stages[r].append(tracks[stretch.run].run.stage)
+      for r in found[stretch.run].resources:
+        stages[r].append(found[stretch.run].run.stage)
     self._wraps = [of[:1] == of[-1:] for of in stages]
     for stretch in stretches:
-      track = tracks[stretch.run]
+      track = found[stretch.run]
       for r in track.resources:
         self._enter(track, r)
       self._visit_run(track, {track.run.stage: stretch.items})

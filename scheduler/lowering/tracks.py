@@ -83,6 +83,15 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
   _check_stages(plan, found, costs)
   devices_of(plan.root)
   _check_loops(plan.root, costs)
+  return laid_out(found, costs)
+
+
+def laid_out(found: tuple[Run, ...], costs: Prices) -> Layout:
+  """Returns the tracks of Runs, on whatever devices.
+
+  Raises:
+    InfeasiblePlanError: the Runs of a stage do not add up to it.
+  """
   looped = {name for loop in costs.workflow.loops for name in loop.stages}
   atoms, parts = costs.atoms(tuple(run.devices for run in found))
   tracks = tuple(
@@ -240,6 +249,12 @@ def _check_shares(
     if start > reached:
       raise errors.InfeasiblePlanError(
         f"no Run of stage {stage.name!r} emits items {reached} to {start - 1}"
+      )
+    size = stage.items // stage.updates
+    if start % size % stage.quantum:
+      raise errors.InfeasiblePlanError(
+        f"a share of stage {stage.name!r} begins at item {start} and cuts a"
+        f" quantum; begin shares at multiples of {stage.quantum} items"
       )
     if track.run.cohort is not None:
       _check_cohort(stage, track.run.cohort, own)

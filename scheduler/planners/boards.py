@@ -12,7 +12,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler import errors
 from scheduler.devices import Devices
@@ -46,6 +46,8 @@ class Seat:
     work_ns: of all of them.
     state_bytes: per device.
     transient_bytes: per device.
+    waiting_bytes: per device, of items that wait to be read, and of second
+      copies of weights.
   """
 
   run: Run
@@ -54,6 +56,7 @@ class Seat:
   work_ns: int
   state_bytes: int
   transient_bytes: int
+  waiting_bytes: int
 
 
 class Board:
@@ -66,6 +69,7 @@ class Board:
     seats: of each piece, those with the least work first.
     sources: of each piece the (piece, counts) it reads from: its k-th granule
       waits for the first counts[k] granules of that piece.
+    readers: of each piece the pieces that read from it.
   """
 
   def __init__(
@@ -85,8 +89,15 @@ class Board:
     self.sources = tuple(
       tuple(self._sources(i)) for i in range(len(self.pieces))
     )
+    self.readers = tuple(
+      tuple(
+        j for j, found in enumerate(self.sources) if i in {p for p, *_ in found}
+      )
+      for i in range(len(self.pieces))
+    )
     self.seats = tuple(tuple(self._seats(piece)) for piece in self.pieces)
     self._shops: dict[tuple[int, ...], Shop | None] = {}
+    self._loads: dict[object, int | None] = {}
 
   def devices(self, mask: int) -> Devices:
     """Returns the devices that a mask stands for."""
@@ -102,6 +113,30 @@ class Board:
     if key not in self._shops:
       self._shops[key] = self._shop([s[i] for s, i in zip(self.seats, key)])
     return self._shops[key]
+
+  def load_ns(self, atom: int, seated: Mapping[int, int]) -> int | None:
+    """Returns the work on an atom with the least swaps; None: no memory.
+
+    Args:
+      atom: its index.
+      seated: the seats of some pieces, by piece.
+    """
+    here = tuple(
+      (i, s)
+      for i, s in sorted(seated.items())
+      if self.seats[i][s].mask >> atom & 1
+    )
+    key = (atom, here)
+    if key not in self._loads:
+      seats = [self.seats[i][s] for i, s in here]
+      leaving = self._leaving(atom, seats)
+      if leaving is None:
+        self._loads[key] = None
+      else:
+        self._loads[key] = sum(seat.work_ns for seat in seats) + 2 * sum(
+          self._swap_ns(seats, atom, name) for name in leaving
+        )
+    return self._loads[key]
 
   def flat(
     self,
@@ -245,27 +280,38 @@ class Board:
   def _swapped(self, seats: list[Seat]) -> tuple[frozenset[str], ...] | None:
     """Returns for each atom the stages that do not stay; None: no choice."""
     found = []
-    for atom, memory in enumerate(self._memory):
+    for atom in range(len(self.atoms)):
       here = [seat for seat in seats if seat.mask >> atom & 1]
-      memory -= sum(self._always_bytes(seat) for seat in here)
-      names = list(dict.fromkeys(seat.run.stage for seat in here))
-      tenants = tuple(
-        Tenant(
-          max(s.state_bytes for s in here if s.run.stage == name),
-          max(s.transient_bytes for s in here if s.run.stage == name),
-          self._swap_ns(seats, atom, name),
-        )
-        for name in names
-      )
-      out = residency.swapped(tenants, (memory,))
-      if out is None:
+      leaving = self._leaving(atom, here)
+      if leaving is None:
         return None
-      found.append(frozenset(names[i] for i in out))
+      found.append(leaving)
     return tuple(found)
 
-  def _always_bytes(self, seat: Seat) -> int:
-    """Returns what waits on a seat to be read, and its copies of weights."""
-    workflow, run = self.costs.workflow, seat.run
+  def _leaving(self, atom: int, seats: list[Seat]) -> frozenset[str] | None:
+    """Returns the stages on an atom that do not stay; None: no choice."""
+    memory, most = self._memory[atom], 0
+    states: dict[str, int] = {}
+    transients: dict[str, int] = {}
+    for seat in seats:
+      memory -= seat.waiting_bytes
+      name = seat.run.stage
+      states[name] = max(states.get(name, 0), seat.state_bytes)
+      transients[name] = max(transients.get(name, 0), seat.transient_bytes)
+      most = max(most, seat.transient_bytes)
+    if sum(states.values()) + most <= memory:
+      return frozenset()
+    tenants = tuple(
+      Tenant(states[name], transients[name], self._swap_ns(seats, atom, name))
+      for name in states
+    )
+    out = residency.swapped(tenants, (memory,))
+    names = list(states)
+    return None if out is None else frozenset(names[i] for i in out)
+
+  def _waiting_bytes(self, run: Run) -> int:
+    """Returns, per device, what waits to be read and copies of weights."""
+    workflow = self.costs.workflow
     taken, stage = 0, self.costs.stages[run.stage]
     for edge in self.costs.edges_into[run.stage]:
       if edge.item_bytes:
@@ -353,6 +399,7 @@ class Board:
       work_ns=sum(times),
       state_bytes=self.costs.state_bytes(run),
       transient_bytes=self.costs.transient_bytes(run, items),
+      waiting_bytes=self._waiting_bytes(run),
     )
 
 

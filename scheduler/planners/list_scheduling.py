@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,27 +23,38 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from scheduler.planners import shops
 from scheduler.planners.shops import Chain, Order, Shop
 
-NUM_RULES = 3
+# Of dispatching, (granules taken as one, rule); the first few find most.
+_FIRST = ((1, 0), (1, 1), (1, 2))
+_FIRST_WITH_SWAPS = ((1, 0), (2, 2), (8, 1))
+_RULES = (0, 1, 2)
 
 
 def quick(shop: Shop) -> tuple[int, Order]:
-  """Returns the best of all dispatch rules, with its makespan."""
-  orders: list[Order] = []
-  for factor in factors(shop):
+  """Returns the best of a few ways to dispatch, with its makespan."""
+  return best_of(
+    shop, _dispatched(shop, _FIRST_WITH_SWAPS if shop.has_swaps else _FIRST)
+  )
+
+
+def thorough(shop: Shop, widths: Sequence[int]) -> tuple[int, Order]:
+  """Returns the best of all ways to dispatch and of some beam searches."""
+  each = factors(shop)
+  orders = list(_dispatched(shop, list(itertools.product(each, _RULES))))
+  for factor in each[:4]:
     coarse = shops.coarsened(shop, factor) if factor > 1 else shop
-    for rule in range(NUM_RULES):
+    for width in widths:
       orders += [
         shops.refined(shop, order, factor)
-        for order in _both_ways(coarse, dispatch, rule)
+        for order in _both_ways(coarse, beam, width)
       ]
   return best_of(shop, orders)
 
 
 def factors(shop: Shop) -> tuple[int, ...]:
   """Returns how many granules are worth being taken as one."""
-  most = max(len(chain.durations) for chain in shop.chains)
   if not shop.has_swaps:
     return (1,)
+  most = max(len(chain.durations) for chain in shop.chains)
   return tuple(1 << i for i in range(most.bit_length()))
 
 
@@ -187,19 +199,6 @@ def beam(shop: Shop, width: int) -> Order:
     order.append(word.last)
     word = word.before
   return tuple(reversed(order))
-
-
-def beams(shop: Shop, widths: Sequence[int]) -> tuple[int, Order]:
-  """Returns the best of several beam searches, with its makespan."""
-  orders: list[Order] = []
-  for factor in factors(shop)[:4]:
-    coarse = shops.coarsened(shop, factor) if factor > 1 else shop
-    for width in widths:
-      orders += [
-        shops.refined(shop, order, factor)
-        for order in _both_ways(coarse, beam, width)
-      ]
-  return best_of(shop, orders)
 
 
 def _extended(
@@ -445,6 +444,13 @@ def _moved_up(
       if i > needed[p]:
         needed[p] = i
   return order[:start] + tuple(early[::-1] + late[::-1]) + order[last + 1 :]
+
+
+def _dispatched(shop: Shop, ways: Sequence[tuple[int, int]]) -> Iterator[Order]:
+  for factor, rule in ways:
+    coarse = shops.coarsened(shop, factor) if factor > 1 else shop
+    for order in _both_ways(coarse, dispatch, rule):
+      yield shops.refined(shop, order, factor)
 
 
 def _both_ways(

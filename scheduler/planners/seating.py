@@ -10,13 +10,16 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scheduler.planners import list_scheduling
 from scheduler.planners.boards import Board, Seat
 from scheduler.planners.shops import Order
 
 Choice = tuple[int, ...]
+# Masks of seats, the shortest way to one of them, their work, the shortest way
+# from one of them.
+_Clique = tuple[tuple[int, ...], int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -56,16 +59,20 @@ class Effort:
 def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
   """Returns the best seatings that were found, the best first."""
   found: dict[Choice, Seating] = {}
-  best = 1 << 62
-  for low, chosen in _candidates(board, effort.width):
-    if low >= best or len(found) >= effort.choices // 2:
+  tried = _candidates(board, effort.width)
+  _dispatch(board, tried, found, effort.choices // 2)
+  expanded: set[Choice] = set()
+  while found and len(found) < effort.choices:
+    start = min(found.values())
+    if start.chosen in expanded:
       break
-    best = min(best, _dispatch(board, chosen, found))
-  _descend(board, found, effort.choices)
+    expanded.add(start.chosen)
+    near = _neighbours(board, start.chosen)
+    _dispatch(board, near, found, effort.choices)
   for entry in heapq.nsmallest(effort.beams, found.values()):
     shop = board.shop(entry.chosen)
     if shop is not None and list_scheduling.bound(shop) < entry.time_ns:
-      _record(found, entry.chosen, *list_scheduling.beams(shop, (1, 4)))
+      _record(found, entry.chosen, *list_scheduling.thorough(shop, (1, 4)))
   rng = random.Random(seed)
   for entry in heapq.nsmallest(effort.anneals, found.values()):
     shop = board.shop(entry.chosen)
@@ -77,14 +84,33 @@ def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
   return sorted(found.values())
 
 
-def _dispatch(board: Board, chosen: Choice, found: dict) -> int:
-  """Returns the time of a choice's best dispatch, and remembers it."""
-  if chosen not in found:
-    shop = board.shop(chosen)
-    if shop is None:
-      return 1 << 62
+def _dispatch(
+  board: Board,
+  choices: Iterable[Choice],
+  found: dict[Choice, Seating],
+  limit: int,
+) -> None:
+  """Dispatches choices that may be better than what was found.
+
+  Args:
+    board: the board.
+    choices: to try, those with the smallest lower bounds first.
+    found: where results are put.
+    limit: of how many are found.
+  """
+  best = min((entry.time_ns for entry in found.values()), default=1 << 62)
+  ranked = []
+  for chosen in choices:
+    shop = None if chosen in found else board.shop(chosen)
+    if shop is not None:
+      low = list_scheduling.bound(shop)
+      if low < best:
+        ranked.append((low, chosen, shop))
+  for low, chosen, shop in sorted(ranked, key=lambda entry: entry[:2]):
+    if len(found) >= limit or low >= best:
+      break
     _record(found, chosen, *list_scheduling.quick(shop))
-  return found[chosen].time_ns
+    best = min(best, found[chosen].time_ns)
 
 
 def _record(
@@ -92,28 +118,6 @@ def _record(
 ) -> None:
   if chosen not in found or time_ns < found[chosen].time_ns:
     found[chosen] = Seating(time_ns=time_ns, chosen=chosen, order=order)
-
-
-def _descend(board: Board, found: dict[Choice, Seating], limit: int) -> None:
-  """Changes one or two seats of the best as long as that helps."""
-  expanded: set[Choice] = set()
-  while found and len(found) < limit:
-    start = min(found.values())
-    if start.chosen in expanded:
-      break
-    expanded.add(start.chosen)
-    ranked = []
-    for chosen in _neighbours(board, start.chosen):
-      if chosen not in found:
-        shop = board.shop(chosen)
-        if shop is not None:
-          low = list_scheduling.bound(shop)
-          if low < start.time_ns:
-            ranked.append((low, chosen))
-    for low, chosen in sorted(ranked):
-      if len(found) >= limit or low >= min(found.values()).time_ns:
-        break
-      _dispatch(board, chosen, found)
 
 
 def _neighbours(board: Board, chosen: Choice) -> Iterator[Choice]:
@@ -125,69 +129,80 @@ def _neighbours(board: Board, chosen: Choice) -> Iterator[Choice]:
 
 @dataclasses.dataclass(slots=True)
 class _Partial:
-  """Seats of the first pieces.
+  """Seats of some pieces.
 
   Attributes:
     rank: a lower bound, then the devices' time that is used.
-    chosen: indices of seats.
-    heads: of each piece the earliest start of its first granule.
-    cliques: sets of pieces of which any two share an atom, each as (masks of
-      its seats, shortest head, work, shortest tail).
+    seated: the seats' indices by piece.
+    cliques: sets of pieces of which any two share an atom.
     area: devices' time that is used.
   """
 
   rank: tuple[float, float]
-  chosen: Choice
-  heads: tuple[int, ...]
-  cliques: tuple[tuple[tuple[int, ...], int, int, int], ...]
+  seated: dict[int, int]
+  cliques: tuple[_Clique, ...]
   area: float
 
 
-def _candidates(board: Board, width: int) -> list[tuple[float, Choice]]:
-  """Returns choices of all seats with their lower bounds, smallest first."""
-  tails = _tails(board)
-  sizes = [len(atom) for atom in board.atoms]
+def _candidates(board: Board, width: int) -> list[Choice]:
+  """Returns choices of all seats that have small lower bounds.
+
+  Two beam searches: one seats pieces in the order of the workflow, the other
+  those with the most work first.
+  """
+  everyone = range(len(board.pieces))
+  sizes = [size for _, size in board.kinds]
   least = [min(_area(seat, sizes) for seat in seats) for seats in board.seats]
-  level = [_Partial((0.0, 0.0), (), (), (), 0.0)]
-  for i, seats in enumerate(board.seats):
-    rest = sum(least[i + 1 :])
-    children: dict[object, _Partial] = {}
-    for partial in level:
-      for s, seat in enumerate(seats):
-        child = _seated(board, partial, seat, s, tails[i], rest, sizes)
-        key = _canonical(board, child.chosen)
-        if key not in children or child.rank < children[key].rank:
-          children[key] = child
-    level = heapq.nsmallest(width, children.values(), key=lambda p: p.rank)
-  return [(p.rank[0], p.chosen) for p in level]
+  found: dict[Choice, None] = {}
+  for order in (list(everyone), sorted(everyone, key=lambda i: -least[i])):
+    level = [_Partial((0.0, 0.0), {}, (), 0.0)]
+    for at, i in enumerate(order):
+      rest = sum(least[j] for j in order[at + 1 :])
+      children: dict[object, _Partial] = {}
+      for partial in level:
+        for s in range(len(board.seats[i])):
+          child = _seated(board, partial, i, s, rest, sizes)
+          if child is None:
+            continue
+          key = _canonical(board, child.seated)
+          if key not in children or child.rank < children[key].rank:
+            children[key] = child
+      level = heapq.nsmallest(width, children.values(), key=lambda p: p.rank)
+    for p in level:
+      found[tuple(p.seated[i] for i in everyone)] = None
+  return list(found)
 
 
 def _seated(
   board: Board,
   partial: _Partial,
-  seat: Seat,
+  i: int,
   s: int,
-  tail: int,
   rest: float,
   sizes: list[int],
-) -> _Partial:
-  """Returns a partial choice with one more seat.
+) -> _Partial | None:
+  """Returns a partial choice with one more seat; None: memory is too small.
 
   Args:
     board: the board.
-    partial: of the pieces before.
-    seat: the seat.
-    s: its index.
-    tail: the shortest way from the piece's end to the end of all.
-    rest: device time that the pieces after it use at least.
+    partial: of other pieces.
+    i: the piece.
+    s: the seat's index.
+    rest: device time that the pieces not yet seated use at least.
     sizes: devices of each atom.
   """
-  i = len(partial.chosen)
-  head = 0
-  for p, counts, _ in board.sources[i]:
-    before = board.seats[p][partial.chosen[p]].durations[: counts[0]]
-    head = max(head, partial.heads[p] + sum(before))
-  cliques = [*partial.cliques, ((seat.mask,), head, seat.work_ns, tail)]
+  seat = board.seats[i][s]
+  seated = {**partial.seated, i: s}
+  head, tail = _head(board, seated, i), _tail(board, seated, i)
+  area = partial.area + _area(seat, sizes)
+  low = max(partial.rank[0], (area + rest) / sum(sizes))
+  for atom in range(len(sizes)):
+    if seat.mask >> atom & 1:
+      load = board.load_ns(atom, seated)
+      if load is None:
+        return None
+      low = max(low, load)
+  cliques: list[_Clique] = [((seat.mask,), head, seat.work_ns, tail)]
   for masks, first, work, last in partial.cliques:
     if all(mask & seat.mask for mask in masks):
       cliques.append(
@@ -198,15 +213,34 @@ def _seated(
           min(last, tail),
         )
       )
-  area = partial.area + _area(seat, sizes)
-  low = max(first + work + last for _, first, work, last in cliques)
-  return _Partial(
-    (max(low, (area + rest) / sum(sizes)), area),
-    (*partial.chosen, s),
-    (*partial.heads, head),
-    tuple(cliques),
-    area,
-  )
+  low = max(low, *(first + work + last for _, first, work, last in cliques))
+  return _Partial((low, area), seated, (*partial.cliques, *cliques), area)
+
+
+def _head(board: Board, seated: dict[int, int], i: int) -> int:
+  """Returns the least time before a piece's first granule can start."""
+  head = 0
+  for p, counts, _ in board.sources[i]:
+    seats = board.seats[p]
+    if p in seated:
+      time = sum(seats[seated[p]].durations[: counts[0]])
+    else:
+      time = min(sum(seat.durations[: counts[0]]) for seat in seats)
+    head = max(head, _head(board, seated, p) + time)
+  return head
+
+
+def _tail(board: Board, seated: dict[int, int], i: int) -> int:
+  """Returns the least time from a piece's end to the end of all."""
+  tail = 0
+  for reader in board.readers[i]:
+    seats = board.seats[reader]
+    if reader in seated:
+      time = seats[seated[reader]].durations[-1]
+    else:
+      time = min(seat.durations[-1] for seat in seats)
+    tail = max(tail, time + _tail(board, seated, reader))
+  return tail
 
 
 def _area(seat: Seat, sizes: list[int]) -> float:
@@ -214,19 +248,9 @@ def _area(seat: Seat, sizes: list[int]) -> float:
   return float(seat.work_ns * devices)
 
 
-def _tails(board: Board) -> list[int]:
-  """Returns the shortest way from each piece's end to the end of all."""
-  tails = [0] * len(board.pieces)
-  for i in reversed(range(len(tails))):
-    last = min(seat.durations[-1] for seat in board.seats[i])
-    for p, _, _ in board.sources[i]:
-      tails[p] = max(tails[p], last + tails[i])
-  return tails
-
-
-def _canonical(board: Board, chosen: Choice) -> object:
+def _canonical(board: Board, seated: dict[int, int]) -> object:
   """Returns what choices have in common that differ in equal atoms only."""
-  seats = [seats[s] for seats, s in zip(board.seats, chosen)]
+  seats = [board.seats[i][s] for i, s in seated.items()]
   columns = sorted(
     (kind, tuple(seat.mask >> a & 1 for seat in seats))
     for a, kind in enumerate(board.kinds)
