@@ -23,7 +23,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Container, Iterable, Sequence
 
-from scheduler import prices
+from scheduler import durations, prices
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.lowering import tracks, turns
@@ -62,22 +62,24 @@ class _Visit:
   """A stretch in which a Run has its devices.
 
   Attributes:
+    begin: first item.
     begin_ns: when its first granule begins.
     stop_ns: when its last granule is done.
     stops: last item of each granule, plus one.
     ends_ns: when each is done, were none kept waiting, from the beginning.
   """
 
-  __slots__ = ("begin_ns", "ends_ns", "stop_ns", "stops")
+  __slots__ = ("begin", "begin_ns", "ends_ns", "stop_ns", "stops")
 
   def __init__(
     self,
+    begin: int,
     begin_ns: int,
     stop_ns: int,
     stops: Sequence[int],
     ends_ns: Sequence[int],
   ):
-    self.begin_ns, self.stop_ns = begin_ns, stop_ns
+    self.begin, self.begin_ns, self.stop_ns = begin, begin_ns, stop_ns
     self.stops, self.ends_ns = stops, ends_ns
 
   def ready(self, item: int) -> tuple[int, int]:
@@ -116,8 +118,11 @@ class _Walk:
     self._atoms, parts = costs.atoms(sets)
     self._parts = dict(zip(sets, parts))
     self._free = [0] * len(self._atoms)
+    self._begun = [-1] * len(self._atoms)
     self._busy = [0] * len(self._atoms)
-    self._links: dict[tuple[Devices, Devices], int] = {}
+    self._ahead = 0
+    self._latency = durations.to_ns(costs.cluster.links.latency_s)
+    self._links: dict[tuple[str, Devices, Devices], int] = {}
     self._writers: dict[str, dict[int, _Writer]] = {s: {} for s in costs.stages}
     self._synced: dict[tuple[str, str], Devices] = {}
     self._devices = {run.stage: run.devices for run in self._runs}
@@ -128,9 +133,11 @@ class _Walk:
     staleness = self._costs.workflow.staleness
     if staleness == 0:
       return whole
-    # Under a Spatial iterations mix, so that only work counts.
-    loads = self._busy if isinstance(root, Spatial) else self._free
-    return max(whole / (1 + staleness), *loads, *self._links.values())
+    loads = self._busy
+    if not isinstance(root, Spatial):  # iterations follow each other
+      loads = [end - start for end, start in zip(self._free, self._begun)]
+    alive = (whole + self._ahead) / (1 + staleness)
+    return max(alive, *loads, *self._links.values())
 
   def visit(self, node: Node, window: turns.Window | None) -> None:
     """Adds a subtree, or a turn of it."""
@@ -159,22 +166,43 @@ class _Walk:
     first, last = self._arrivals(run, granules.stops)
     ends = granules.ends_ns
     begin = max(begin, first)
+    if self._writers[run.stage]:
+      begin = max(begin, self._left_off(run, low))
+    self._begin(run, begin)
     stop = max(begin + ends[-1], last + granules.durations_ns[-1])
-    self._add(run, low, _Visit(begin, stop, granules.stops, ends))
+    self._add(run, _Visit(low, begin, stop, granules.stops, ends))
     self._end(run, stop, ends[-1])
+
+  def _left_off(self, run: Run, low: int) -> int:
+    """Returns when other Runs of the stage have done what this one needs."""
+    stage = self._costs.stages[run.stage]
+    size = stage.items // stage.updates
+    goal = low // size * size if run.cohort is None else low
+    done = 0
+    for writer in self._writers[run.stage].values():
+      if writer.run is not run and (visit := writer.before(goal)):
+        if run.cohort is None or run.cohort == writer.run.cohort:
+          done = max(done, visit.ready(goal)[0])
+    return done
+
+  def _begin(self, run: Run, at: int) -> None:
+    for i in self._parts[run.devices]:
+      if self._begun[i] < 0:
+        self._begun[i] = at
 
   def _swap_in(self, run: Run) -> None:
     if not run.is_resident:
       for i, swap_ns in zip(self._parts[run.devices], self._swaps(run)):
+        if swap_ns and self._begun[i] < 0:
+          self._begun[i] = self._free[i]
         self._free[i] += swap_ns
         self._busy[i] += swap_ns
 
   def _free_at(self, run: Run) -> int:
     """Returns when a Run's devices are free, and have the weights."""
     begin = max([self._free[i] for i in self._parts[run.devices]])
-    for sync in self._costs.workflow.syncs:
-      if sync.target == run.stage:
-        begin = self._sync(run, sync, begin)
+    for sync in self._costs.syncs_into[run.stage]:
+      begin = self._sync(run, sync, begin)
     return begin
 
   def _sync(self, run: Run, sync: WeightSync, begin: int) -> int:
@@ -190,7 +218,14 @@ class _Walk:
       source, run.devices, sync.num_bytes, run.config.devices
     )
     if run.stage in self._copies:
-      return max(begin, sync_ns)
+      self._links["weights", source, run.devices] = sync_ns
+      if self._costs.workflow.staleness == 0:
+        return max(begin, sync_ns)
+      # It is on its way while earlier iterations have the devices.
+      self._ahead = max(self._ahead, sync_ns - begin)
+      return begin
+    if sync_ns:
+      self._begin(run, begin)
     for i in self._parts[run.devices]:
       self._busy[i] += sync_ns
     return begin + sync_ns
@@ -209,12 +244,12 @@ class _Walk:
       for i in self._parts[run.devices]
     ]
 
-  def _add(self, run: Run, low: int, visit: _Visit) -> None:
+  def _add(self, run: Run, visit: _Visit) -> None:
     writers = self._writers[run.stage]
     writer = writers.get(id(run))
     if writer is None:
       writer = writers[id(run)] = _Writer(run)
-    writer.starts.append(low)
+    writer.starts.append(visit.begin)
     writer.visits.append(visit)
 
   def _arrivals(
@@ -248,12 +283,15 @@ class _Walk:
     source, target = writer.run.devices, run.devices
     if edge.item_bytes == 0 or source == target:
       return done
-    size = visit.stops[0] - writer.starts[0]
-    move_ns = self._costs.edge_ns(source, target, size * edge.item_bytes)
-    moved_ns = move_ns * (k + 1)
-    self._links[source, target] = max(
-      moved_ns, self._links.get((source, target), 0)
-    )
+    begin = visit.stops[k - 1] if k else visit.begin
+    last = (visit.stops[k] - begin) * edge.item_bytes
+    every = (visit.stops[k] - visit.begin) * edge.item_bytes
+    move_ns = self._costs.edge_ns(source, target, last)
+    moved_ns = move_ns
+    if k:
+      moved_ns = self._costs.edge_ns(source, target, every) + k * self._latency
+    key = ("items", source, target)
+    self._links[key] = max(moved_ns, self._links.get(key, 0))
     return max(done + move_ns, visit.begin_ns + visit.ends_ns[0] + moved_ns)
 
   def _visit_lanes(self, lanes: Lanes) -> None:
@@ -274,6 +312,7 @@ class _Walk:
         if not ends[run.stage]:
           begins[run.stage] = begin = max(begin, begins[run.stage])
         begin = max([begin, *(self._free[i] for i in self._parts[run.devices])])
+        self._begin(run, begin)
         for i in self._parts[run.devices]:
           self._free[i] = begin + lane_ns
           load[i] += lane_ns
@@ -290,7 +329,7 @@ class _Walk:
     for run in body:
       begin, done = begins[run.stage], [e + rest for e in ends[run.stage]]
       since = [e - begin for e in done]
-      self._add(run, 0, _Visit(begin, done[-1], stops, since))
+      self._add(run, _Visit(0, begin, done[-1], stops, since))
     for i, work in enumerate(load):
       if work:
         self._free[i] += rest

@@ -18,7 +18,13 @@ from scheduler.clusters import Cluster, DeviceClass
 from scheduler.devices import Devices
 from scheduler.plans import Run
 from scheduler.profiles import DecodeLaw, Profile
-from scheduler.workflows import Edge, Stage, Workflow, topological_order
+from scheduler.workflows import (
+  Edge,
+  Stage,
+  WeightSync,
+  Workflow,
+  topological_order,
+)
 
 Interval = tuple[int, int]
 # Disjoint sets of devices, and for each given set the indices of its atoms.
@@ -58,6 +64,10 @@ class Prices:
       name: tuple(e for e in workflow.edges if e.target == name)
       for name in self.stages
     }
+    self.syncs_into: dict[str, tuple[WeightSync, ...]] = {
+      name: tuple(s for s in workflow.syncs if s.target == name)
+      for name in self.stages
+    }
     self._known: dict[Any, Any] = {}
 
   def device_class(self, run: Run) -> DeviceClass:
@@ -66,7 +76,7 @@ class Prices:
     Raises:
       InfeasiblePlanError: they are not all of one class, or do not exist.
     """
-    key = ("class", run.devices)
+    key = ("class", run.devices.spans)
     if key not in self._known:
       try:
         self._known[key] = self.cluster.class_of(run.devices)
@@ -82,7 +92,7 @@ class Prices:
     They end where updates do; `run.granule` items or fewer each.
     """
     whole = run.cohort or self.share(run)
-    key = (run.stage, run.devices, run.config, run.granule, part, whole)
+    key = (*_of_run(run), run.granule, part, whole)
     found = self._known.get(key)
     if found is None:
       found = self._known[key] = self._cut(run, part, whole)
@@ -90,7 +100,7 @@ class Prices:
 
   def lane(self, run: Run, part: Interval) -> int:
     """Returns the nanoseconds of one turn of a lane, a granule of its own."""
-    key = ("lane", run.stage, run.devices, run.config, part)
+    key = ("lane", *_of_run(run), part)
     found = self._known.get(key)
     if found is None:
       (found,) = self._granules_ns(run, part[1] - part[0], part, part)
@@ -106,7 +116,7 @@ class Prices:
 
     None where each granule takes its own time, whatever is handled with it.
     """
-    key = ("is decode", run.stage, run.devices, run.config)
+    key = ("is decode", *_of_run(run))
     found = self._known.get(key)
     if found is None:
       device = self.device_class(run)
@@ -116,7 +126,7 @@ class Prices:
 
   def transient_bytes(self, run: Run, items: int) -> int:
     """Returns bytes per device that so many items at once take."""
-    key = ("transient", run.stage, run.devices, run.config, items)
+    key = ("transient", *_of_run(run), items)
     found = self._known.get(key)
     if found is None:
       found = self._known[key] = durations.transient_bytes(
@@ -135,7 +145,7 @@ class Prices:
 
   def swap_ns(self, devices: Devices, bytes_per_device: int) -> int:
     """See `transfers.swap_ns`."""
-    key = ("swap", devices, bytes_per_device)
+    key = ("swap", devices.spans, bytes_per_device)
     found = self._known.get(key)
     if found is None:
       found = self._known[key] = transfers.swap_ns(
@@ -145,7 +155,7 @@ class Prices:
 
   def edge_ns(self, source: Devices, target: Devices, num_bytes: int) -> int:
     """See `transfers.edge_ns`."""
-    key = ("edge", source, target, num_bytes)
+    key = ("edge", source.spans, target.spans, num_bytes)
     found = self._known.get(key)
     if found is None:
       found = self._known[key] = transfers.edge_ns(
@@ -157,7 +167,7 @@ class Prices:
     self, source: Devices, target: Devices, num_bytes: int, shards: int
   ) -> int:
     """See `transfers.sync_ns`."""
-    key = ("sync", source, target, num_bytes, shards)
+    key = ("sync", source.spans, target.spans, num_bytes, shards)
     found = self._known.get(key)
     if found is None:
       found = self._known[key] = transfers.sync_ns(
@@ -169,7 +179,7 @@ class Prices:
     """Returns all devices of several sets."""
     if len(sets) == 1:
       return sets[0]
-    key = ("union", sets)
+    key = ("union", *[devices.spans for devices in sets])
     found = self._known.get(key)
     if found is None:
       found = functools.reduce(Devices.__or__, sets)
@@ -178,7 +188,7 @@ class Prices:
 
   def atoms(self, sets: tuple[Devices, ...]) -> Atoms:
     """Returns the atoms of sets of devices, and those of each set."""
-    key = ("atoms", sets)
+    key = ("atoms", *[devices.spans for devices in sets])
     found = self._known.get(key)
     if found is None:
       atoms = device_sets.atoms(sets)
@@ -231,6 +241,14 @@ def of(
 ) -> Prices:
   """Returns the prices of these very objects, the same on every call."""
   return _of(_Identity(workflow), _Identity(profile), _Identity(cluster), seed)
+
+
+def _of_run(run: Run) -> tuple[Any, ...]:
+  """Returns what hashes quickly, and tells Runs apart by all but their items.
+
+  Hashing tuples takes a fraction of what hashing dataclasses does.
+  """
+  return run.stage, run.devices.spans, run.config.tp, run.config.pp
 
 
 class _Identity:

@@ -1,8 +1,8 @@
 """From a plan as a tree to a flat one.
 
 What a tree means:
-- A Run handles its share granule by granule. Granules end at the borders of
-  turns and of updates.
+- A Run handles its share granule by granule. Granules end where updates do;
+  turns of a Temporal end where granules do.
 - On every device activities follow each other as in the tree, so that children
   of a Temporal alternate and those of a Spatial run side by side.
 - Where the staleness allows several iterations and the root is a Spatial, a

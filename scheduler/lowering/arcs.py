@@ -132,10 +132,9 @@ def _weights(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:
         if made is None or other.run.devices.isdisjoint(reader.run.devices):
           continue
         yield made, reader.first[0], 0, "end"
-        # Whoever reads what is overwritten is done: with a second copy, the
-        # weights of the iteration before the last.
-        age = 1 + int(sync.target in plan.copies)
-        yield reader.last[-1], made, age, "end"
+        if sync.target in plan.copies:
+          # Of two copies the older one is overwritten when it has been read.
+          yield reader.last[-1], made, 2, "end"
 
 
 def _channels(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:

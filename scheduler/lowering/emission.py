@@ -215,9 +215,7 @@ class Emission:
   def _sync(self, track: Track) -> None:
     """Brings new weights to devices that have none of this iteration."""
     run = track.run
-    for sync in self._costs.workflow.syncs:
-      if sync.target != run.stage:
-        continue
+    for sync in self._costs.syncs_into[run.stage]:
       key = (sync.source, sync.target)
       synced = self._synced.get(key, Devices())
       if run.devices.issubset(synced):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.plans import Temporal, runs
+from scheduler.plans import Run, Temporal, runs
 from scheduler.prices import Interval, Prices
 
 # For each stage the items of a turn; None: all.
@@ -18,14 +18,17 @@ def windows(
 
   A turn is of `turn` items of the first stage; stages that read nothing from
   others under the node do the same fraction of theirs, and those that do go as
-  far as what they read allows.
+  far as what they read allows. Turns cut no granules: what does not fill one
+  is left to the next turn.
   """
-  inside = {run.stage: costs.cohort(run) is not None for run in runs(node)}
-  first = next(iter(inside))
+  placed: dict[str, list[Run]] = {}
+  for run in runs(node):
+    placed.setdefault(run.stage, []).append(run)
+  first = next(iter(placed))
   bounds = {
     name: outer[name] if outer else (0, costs.stages[name].items)
     for name in costs.order
-    if name in inside
+    if name in placed
   }
   reached = {name: start for name, (start, _) in bounds.items()}
   at, end = bounds[first]
@@ -34,8 +37,9 @@ def windows(
     fraction = (at, costs.stages[first].items)
     for name, (_, stop) in bounds.items():
       if at < end:
-        possible = _possible(name, reached, inside[name], fraction, costs)
-        stop = max(reached[name], min(possible, stop))
+        possible = _possible(name, reached, placed[name][0], fraction, costs)
+        whole = _whole_granules(min(possible, stop), placed[name], costs)
+        stop = max(reached[name], whole)
       window[name] = (reached[name], stop)
       reached[name] = stop
     yield window
@@ -44,7 +48,7 @@ def windows(
 def _possible(
   name: str,
   reached: dict[str, int],
-  is_decode: bool,
+  run: Run,
   part: Interval,
   costs: Prices,
 ) -> int:
@@ -56,9 +60,22 @@ def _possible(
     source = costs.stages[edge.source]
     ready = reached[edge.source]
     if ready < source.items:
-      is_all = stage.needs_all or is_decode or edge.reads == "all"
+      reads_all = stage.needs_all or edge.reads == "all"
+      is_all = reads_all or costs.cohort(run) is not None
       ready = 0 if is_all else ready // source.group * source.group
     limits.append(ready * stage.items // source.items)
   if limits:
     return min(limits)
   return -(-part[0] * stage.items // part[1])
+
+
+def _whole_granules(stop: int, own: list[Run], costs: Prices) -> int:
+  """Returns the last end of a granule at or before an item."""
+  stage = costs.stages[own[0].stage]
+  size = stage.items // stage.updates
+  for run in own:
+    start, share_stop = costs.share(run)
+    if start < stop < share_stop:
+      start = max(start, stop // size * size)
+      return stop - (stop - start) % run.granule
+  return stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler import cycles, errors, lowering
+from scheduler import checker, cycles, errors, lowering
 from scheduler.plans import Lanes, Spatial, Temporal, TreePlan
 from scheduler.profiles import ComputeLaw, Config
 from scheduler.workflows import Edge, Loop, TraceLengths, WeightSync
@@ -14,13 +14,12 @@ from tests.scheduler.toys import S, run, stage
 DECODE = TraceLengths(tokens=(1, 2, 4, 8))
 
 
-def lower(root, workflow, profile, cluster=None, copies=()):
-  return lowering.lower(
-    TreePlan(root=root, copies=copies),
-    workflow,
-    profile,
-    cluster or toys.cluster(8),
-  )
+def lower(root, workflow, profile, copies=()):
+  """Lowers a tree, and has the flat plan checked."""
+  where = (workflow, profile, toys.cluster(8))
+  flat = lowering.lower(TreePlan(root=root, copies=copies), *where)
+  checker.check(flat, *where)
+  return flat
 
 
 def temporal(*children, turn=None):
@@ -193,19 +192,22 @@ def test_a_temporal_alternates_by_turns():
   ]  # fmt: skip
 
 
-def test_a_turn_cuts_granules_and_goes_as_far_as_items_are_there():
-  flow = toys.workflow(stage("a", 6), stage("b", 4))
+def test_a_turn_goes_as_far_as_items_are_there_and_cuts_no_granules():
+  flow = toys.workflow(stage("a", 12), stage("b", 8))
   flat = lower(
-    temporal(run("a", "0", 2), run("b", "0", 4), turn=3),
+    temporal(run("a", "0", 2), run("b", "0", 2), turn=5),
     flow,
     toys.profile(a=1.0, b=1.0),
   )
-  # After 3 of 6 items b can do 2 of 4.
+  # Of 5 items of a two granules are done, 4 items, which are enough for 2.66
+  # of b: one granule. Of 10 items 10, enough for 6.66: two more.
   assert toys.orders(flat)["0"] == [
-    "compute of 'a' [0, 2)", "compute of 'a' [2, 3) (1)",
+    "compute of 'a' [0, 2)", "compute of 'a' [2, 4) (1)",
     "compute of 'b' [0, 2)",
-    "compute of 'a' [3, 5) (2)", "compute of 'a' [5, 6) (3)",
-    "compute of 'b' [2, 4) (1)",
+    "compute of 'a' [4, 6) (2)", "compute of 'a' [6, 8) (3)",
+    "compute of 'a' [8, 10) (4)",
+    "compute of 'b' [2, 4) (1)", "compute of 'b' [4, 6) (2)",
+    "compute of 'a' [10, 12) (5)", "compute of 'b' [6, 8) (3)",
   ]  # fmt: skip
 
 
@@ -223,15 +225,15 @@ def test_in_turns_a_stage_that_needs_all_runs_in_the_last():
 def test_in_turns_incomplete_groups_wait():
   flow = toys.workflow(stage("a", 6, group=3), stage("b", 6))
   flat = lower(
-    temporal(run("a", "0", 2), run("b", "0", 2), turn=4),
+    temporal(run("a", "0", 2), run("b", "0", 1), turn=4),
     flow,
     toys.profile(a=1.0, b=1.0),
   )
-  assert toys.orders(flat)["0"] == [
-    "compute of 'a' [0, 2)", "compute of 'a' [2, 4) (1)",
-    "compute of 'b' [0, 2)", "compute of 'b' [2, 3) (1)",
-    "compute of 'a' [4, 6) (2)",
-    "compute of 'b' [3, 5) (2)", "compute of 'b' [5, 6) (3)",
+  assert [name.split(" (")[0] for name in toys.orders(flat)["0"]] == [
+    "compute of 'a' [0, 2)", "compute of 'a' [2, 4)",
+    "compute of 'b' [0, 1)", "compute of 'b' [1, 2)", "compute of 'b' [2, 3)",
+    "compute of 'a' [4, 6)",
+    "compute of 'b' [3, 4)", "compute of 'b' [4, 5)", "compute of 'b' [5, 6)",
   ]  # fmt: skip
 
 

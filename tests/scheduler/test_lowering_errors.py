@@ -83,6 +83,12 @@ CASES = {
     shares((0, 1), (1, 5)),
     "the shares of stage 'a' end at item 5; it has 4 items",
   ),
+  "a share cuts a quantum": (
+    toys.workflow(stage("a", 4, "decode", quantum=2), stage("b", 4)),
+    spatial(run("a", "0", 2, share=(0, 1)), run("a", "2", 2, share=(1, 4)), B),
+    "a share of stage 'a' begins at item 1 and cuts a quantum; begin shares at"
+    " multiples of 2 items",
+  ),
   "a granule is not allowed": (
     toys.workflow(stage("a", 4, "decode"), stage("b", 4, granule_max=3)),
     spatial(A, run("b", "1", 4)),
