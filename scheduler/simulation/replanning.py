@@ -8,13 +8,12 @@ items with it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from scheduler import errors, lowering, timelines
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.plans import Activity, FlatPlan, Plan
+from scheduler.plans import FlatPlan, Plan
 from scheduler.profiles import Profile
 from scheduler.simulation import (
   instances,
@@ -27,7 +26,8 @@ from scheduler.simulation import (
   stretches,
 )
 from scheduler.simulation.clock import Clock
-from scheduler.simulation.stretches import NEVER_NS, Stretch
+from scheduler.simulation.epochs import Epoch
+from scheduler.simulation.stretches import NEVER_NS
 from scheduler.workflows import Workflow
 
 
@@ -84,39 +84,6 @@ def run_online(
   return online.run(plan)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Epoch:
-  """What is left of a plan, since it came into force.
-
-  Attributes:
-    given: the plan, as the policy gave it.
-    plan: the same with loads.
-    left: of it.
-    lengths_ns: of each instance, but for drifts.
-    nodes: of each instance.
-    devices: of each activity.
-    begin_ns: when it came into force.
-  """
-
-  given: FlatPlan
-  plan: FlatPlan
-  left: remainders.Remainder
-  lengths_ns: list[int]
-  nodes: list[int]
-  devices: list[Devices]
-  begin_ns: int
-
-  def activity(self, instance: int) -> Activity:
-    return self.plan.activities[instance % len(self.plan.activities)]
-
-  def iteration(self, instance: int) -> int:
-    return instance // len(self.plan.activities)
-
-  def items(self, instance: int) -> remainders.Interval:
-    whole = remainders.span(self.activity(instance))
-    return self.left.items.get(instance, whole)
-
-
 class _Online:
   """A run under way."""
 
@@ -142,8 +109,8 @@ class _Online:
     self._clock = Clock()
     self._begun = remainders.Begun(workflow)
     self._present: dict[str, Devices] = {}  # state, by stage
-    self._epochs: list[_Epoch] = []
-    self._where: dict[int, tuple[_Epoch, int]] = {}  # of nodes: instances
+    self._epochs: list[Epoch] = []
+    self._where: dict[int, tuple[Epoch, int]] = {}  # of nodes: instances
     self._waiting: set[int] = set()  # nodes of epochs that have not begun
     self._running: set[int] = set()
     self._gates: dict[int, int] = {}  # by instant, nodes that stop at it
@@ -159,7 +126,7 @@ class _Online:
     self._check_all_ran()
     ends = [*(epoch.begin_ns for epoch in self._epochs[1:]), NEVER_NS]
     return records.timeline(
-      [self._stretch(epoch, stop) for epoch, stop in zip(self._epochs, ends)]
+      [e.stretch(self._clock, stop) for e, stop in zip(self._epochs, ends)]
     )
 
   def _load(self, plan: Plan) -> None:
@@ -192,17 +159,12 @@ class _Online:
       inherited=left.inherited,
       before=self._under_way(flat),
     )
-    devices = [Devices() for _ in flat.activities]
-    for k, a in enumerate(flat.activities):
-      for r in a.resources:
-        devices[k] = devices[k] | flat.resources[r].devices
-    epoch = _Epoch(
+    epoch = Epoch(
       given=given,
       plan=flat,
       left=left,
       lengths_ns=lengths_ns,
       nodes=nodes,
-      devices=devices,
       begin_ns=self._clock.now_ns,
     )
     self._epochs.append(epoch)
@@ -234,7 +196,7 @@ class _Online:
       epoch, instance = self._where[node]
       activity = epoch.activity(instance)
       names = {epoch.plan.resources[r].name for r in activity.resources}
-      devices = epoch.devices[instance % len(epoch.devices)]
+      devices = epoch.devices(instance)
       for r, resource in enumerate(flat.resources):
         if resource.name in names or not devices.isdisjoint(resource.devices):
           found[r].append(node)
@@ -266,7 +228,7 @@ class _Online:
     return []
 
   def _account(
-    self, epoch: _Epoch, instance: int, node: int
+    self, epoch: Epoch, instance: int, node: int
   ) -> list[tuple[snapshots.Reason, str]]:
     """Counts what is done, and returns what is remarkable about it."""
     a, iteration = epoch.activity(instance), epoch.iteration(instance)
@@ -334,7 +296,7 @@ class _Online:
         epoch.plan, a, epoch.iteration(instance), epoch.items(instance), node
       )
       if loads.is_load(a):
-        devices = epoch.devices[instance % len(epoch.devices)]
+        devices = epoch.devices(instance)
         present = self._present.get(a.stage, Devices())
         self._present[a.stage] = present | devices
     self._waiting -= set(begun)
@@ -356,7 +318,7 @@ class _Online:
       return
     for node in sorted(self._waiting):
       epoch, instance = self._where[node]
-      own = epoch.devices[instance % len(epoch.devices)]
+      own = epoch.devices(instance)
       if own.isdisjoint(devices) or self._clock.starts_ns[node] != NEVER_NS:
         continue
       back_ns = self._back_ns(own)
@@ -385,7 +347,7 @@ class _Online:
       return
     stuck = [self._where[node] for node in sorted(self._waiting)]
     for epoch, instance in stuck:
-      devices = epoch.devices[instance % len(epoch.devices)] & self._away
+      devices = epoch.devices(instance) & self._away
       if devices.spans:
         raise errors.InfeasiblePlanError(
           f"{epoch.activity(instance)} of iteration"
@@ -398,19 +360,6 @@ class _Online:
       f"plan {epoch.plan.label!r} stops before {epoch.activity(instance)} of"
       f" iteration {epoch.iteration(instance)}: activities wait for each other"
       " in a circle; change an order or a lag"
-    )
-
-  def _stretch(self, epoch: _Epoch, stop_ns: int) -> Stretch:
-    clock, begin_ns = self._clock, epoch.begin_ns
-    nodes = epoch.nodes
-    return Stretch(
-      plan=epoch.plan,
-      starts_ns=[clock.starts_ns[x] if x >= 0 else begin_ns for x in nodes],
-      stops_ns=[clock.stops_ns[x] if x >= 0 else begin_ns for x in nodes],
-      begin_ns=begin_ns,
-      stop_ns=stop_ns,
-      inherited=frozenset(epoch.left.inherited),
-      items=epoch.left.items,
     )
 
 

@@ -106,28 +106,33 @@ def routes(plan: plans.FlatPlan, cluster: Cluster) -> Routes:
 def _ends(plan: plans.FlatPlan) -> dict[int, tuple[Devices, Devices]]:
   """Returns from where to where each activity that moves bytes moves them.
 
-  Of items and weights the arcs tell: they come from what the activity waits
-  for, and go to what waits for it.
+  Of items and weights the arcs tell: they come from what they wait for, and go
+  to what waits for them. What is moved in turn on the same resources has the
+  same ends, as only the last of it may be waited for.
   """
   own = [
     _union(plan.resources[r].devices for r in a.resources)
     for a in plan.activities
   ]
-  sources: dict[int, set[Devices]] = {}
-  targets: dict[int, set[Devices]] = {}
+  way = [(a.kind, a.stage, a.target, a.resources) for a in plan.activities]
+  sources: dict[tuple, set[Devices]] = {}
+  targets: dict[tuple, set[Devices]] = {}
   for arc in plan.arcs:
     before, after = plan.activities[arc.source], plan.activities[arc.target]
     if before.kind in _COMPUTES and before.stage == after.stage:
-      sources.setdefault(arc.target, set()).add(own[arc.source])
+      sources.setdefault(way[arc.target], set()).add(own[arc.source])
     if after.kind in _COMPUTES and after.stage == before.target:
-      targets.setdefault(arc.source, set()).add(own[arc.target])
-  return {
-    k: (_union(sources.get(k, {own[k]})), _union(targets.get(k, {own[k]})))
-    if a.kind not in _SWAPS
-    else (own[k], own[k])
-    for k, a in enumerate(plan.activities)
-    if a.kind not in _COMPUTES
-  }
+      targets.setdefault(way[arc.source], set()).add(own[arc.target])
+  ends = {}
+  for k, a in enumerate(plan.activities):
+    if a.kind in _SWAPS:
+      ends[k] = (own[k], own[k])
+    elif a.kind not in _COMPUTES:
+      source = _union(sources.get(way[k], [own[k]]))
+      target = _union(targets.get(way[k], [own[k]]))
+      if source.spans and target.spans:
+        ends[k] = (source, target)
+  return ends
 
 
 def _crossing(
@@ -135,24 +140,25 @@ def _crossing(
 ) -> _Crossing:
   """Returns what a byte takes of each link that it crosses."""
   links = cluster.links
-  sent, received = _shares(cluster, source), _shares(cluster, target)
+  sent, received = _counts(cluster, source), _counts(cluster, target)
   bytes_of: _Crossing = {}
   if kind in _SWAPS:
     direction: _Direction = "to_host" if kind == "swap_out" else "from_host"
     cap = links.host_cap_bytes_per_s
-    bytes_of = {(direction, node): share for node, share in sent.items()}
+    for node, count in sent.items():
+      bytes_of[direction, node] = count / len(source)
   else:
     cap = links.inter_node_bytes_per_s
     # Of weights every node needs all; they are passed on within it.
     is_copied = kind == "weight_sync"
-    for node, share in sent.items():
-      elsewhere = 1 - received.get(node, 0.0)
-      bytes_of["leaving", node] = share * (
-        elsewhere > 0 if is_copied else elsewhere
-      )
-    for node, share in received.items():
-      elsewhere = 1 - sent.get(node, 0.0)
-      bytes_of["entering", node] = elsewhere * (1 if is_copied else share)
+    for node, count in sent.items():
+      elsewhere = (len(target) - received.get(node, 0)) / len(target)
+      wanted = float(elsewhere > 0) if is_copied else elsewhere
+      bytes_of["leaving", node] = wanted * count / len(source)
+    for node, count in received.items():
+      elsewhere = (len(source) - sent.get(node, 0)) / len(source)
+      wanted = 1.0 if is_copied else count / len(target)
+      bytes_of["entering", node] = elsewhere * wanted
   return {
     link: num_bytes * durations.NS_PER_S / cap
     for link, num_bytes in bytes_of.items()
@@ -160,9 +166,9 @@ def _crossing(
   }
 
 
-def _shares(cluster: Cluster, devices: Devices) -> dict[int, float]:
-  """Returns which share of the devices each node has."""
-  shares: dict[int, float] = {}
+def _counts(cluster: Cluster, devices: Devices) -> dict[int, int]:
+  """Returns how many of the devices each node has, where it has any."""
+  counts: dict[int, int] = {}
   start, first = 0, 0
   for kind in cluster.nodes:
     size = kind.devices_per_node
@@ -170,20 +176,17 @@ def _shares(cluster: Cluster, devices: Devices) -> dict[int, float]:
     for a, b in (devices & Devices.span(start, stop)).spans:
       for node in range((a - start) // size, (b - 1 - start) // size + 1):
         low, high = start + node * size, start + (node + 1) * size
-        part = (min(b, high) - max(a, low)) / len(devices)
-        shares[first + node] = shares.get(first + node, 0.0) + part
+        part = min(b, high) - max(a, low)
+        counts[first + node] = counts.get(first + node, 0) + part
     start, first = stop, first + kind.num_nodes
-  return shares
+  return counts
 
 
 def _swap_ns(cluster: Cluster, devices: Devices, num_bytes: int) -> int:
   """Returns how long a swap takes when no other device of its nodes moves."""
-  links = cluster.links
-  fullest = max(_shares(cluster, devices).values())
-  rate = min(
-    links.host_bytes_per_s * len(devices), links.host_cap_bytes_per_s / fullest
-  )
-  return durations.to_ns(links.latency_s + num_bytes / rate)
+  links, fullest = cluster.links, max(_counts(cluster, devices).values())
+  rate = min(links.host_bytes_per_s, links.host_cap_bytes_per_s / fullest)
+  return durations.to_ns(links.latency_s + num_bytes / (len(devices) * rate))
 
 
 def _union(sets: Iterable[Devices]) -> Devices:

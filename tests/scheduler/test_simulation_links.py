@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import hypothesis
@@ -227,6 +228,63 @@ def test_transfers_between_nodes_share_what_leaves_their_node():
 def test_transfers_within_a_node_take_their_durations():
   cluster = cluster_of(8, inter_node_bytes_per_s=10 * GB)
   assert stops_s(two_transfers("2"), cluster)[2:] == [1, 1, 1]
+
+
+def test_items_that_are_read_together_are_moved_between_the_same_devices():
+  # Two stages of two granules each; c waits only for the last of a link, as
+  # the first is moved before it. All within a node: nothing is shared.
+  plan = two_transfers("2")
+  first = dataclasses.replace(plan.activities[2], items=(0, 1))
+  plan = dataclasses.replace(
+    plan,
+    activities=(*plan.activities, first),
+    arcs=(*plan.arcs, Arc(source=0, target=5)),
+    orders=(
+      *plan.orders[:3],
+      (Slot(activity=5), Slot(activity=2)),
+      (Slot(activity=3),),
+    ),
+  )
+  cluster = cluster_of(8, inter_node_bytes_per_s=1 * GB)
+  assert stops_s(plan, cluster)[2:] == [2, 1, 2, 1]
+
+
+def test_weights_that_reach_several_nodes_enter_each_of_them():
+  # 16 GB of weights from node 0 to nodes 1 and 2, and 16 GB of items from node
+  # 3 to the same two, 2 s each by themselves. At a rate r each node receives r of
+  # weights and r / 2 of items, 8 GB/s together: r is 16 / 3 GB/s, and both take
+  # 3 s.
+  parts = ["0", "4-11", "12"]
+  resources = tuple(
+    Resource(name=part, devices=Devices.parse(part)) for part in parts
+  )
+  plan = FlatPlan(
+    resources=(
+      *resources,
+      Resource(name="weights", kind="link"),
+      Resource(name="items", kind="link"),
+    ),
+    activities=(
+      Activity(kind="apply", stage="a", resources=(0,), duration_ns=0),
+      move("weight_sync", 3, 16 * GB, 2, target="b"),
+      Activity(kind="compute", stage="b", resources=(1,), duration_ns=0),
+      Activity(kind="compute", stage="c", resources=(2,), duration_ns=0),
+      Activity(
+        kind="transfer",
+        stage="c",
+        target="b",
+        resources=(4,),
+        duration_ns=2 * S,
+        num_bytes=16 * GB,
+      ),
+    ),
+    arcs=tuple(
+      Arc(source=s, target=t) for s, t in [(0, 1), (1, 2), (3, 4), (4, 2)]
+    ),
+    orders=tuple((Slot(activity=k),) for k in (0, 2, 3, 1, 4)),
+  )
+  cluster = cluster_of(16, inter_node_bytes_per_s=8 * GB)
+  assert stops_s(plan, cluster) == [0, 3, 3, 0, 3]
 
 
 def test_devices_beyond_the_cluster_are_refused():
