@@ -72,14 +72,18 @@ def _turns(layout: Layout, emission: Emission, costs: Prices) -> Iterator[Wait]:
     (writer,) = layout.of_stage[edge.source]
     (reader,) = layout.of_stage[edge.target]
     later = int(costs.workflow.is_back_edge(edge))
+    pairs = []
+    for j, lane in enumerate(zip(reader.starts, reader.stops)):
+      low, high = tracks.needed(edge, writer.stage, reader.stage, lane)
+      if reader.stage.needs_all:
+        low, high = 0, writer.stage.items
+      for i, (start, stop) in enumerate(zip(writer.starts, writer.stops)):
+        if start < high and low < stop:
+          pairs.append((i, j))
     for made, read in zip(writer.turns, reader.turns[later:]):
       moved = [emission.moves.get((i, id(reader)), i) for i in made]
-      if edge.reads == "all":
-        pairs: Iterable[tuple[int, int]] = itertools.product(moved, read)
-      else:
-        pairs = zip(moved, read)
-      for source, target in pairs:
-        yield source, target, 0, "end"
+      for i, j in pairs:
+        yield moved[i], read[j], 0, "end"
 
 
 def _cohorts(layout: Layout) -> Iterator[Wait]:
@@ -155,7 +159,7 @@ def _channel(
   edge: Edge, writer: Track, reader: Track, capacity: int, staleness: int
 ) -> Iterator[Wait]:
   source, target = writer.stage, reader.stage
-  low, high = tracks.needed(edge, source, target, reader.share)
+  low, high = tracks.received(edge, source, reader)
   low, high = max(low, writer.share[0]), min(high, writer.share[1])
   if low >= high:
     return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from scheduler.devices import Devices
 from scheduler.lowering import shifts, tracks, turns
@@ -20,6 +20,7 @@ from scheduler.plans import (
   runs,
 )
 from scheduler.prices import Interval, Prices
+from scheduler.profiles import Config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +63,9 @@ class Emission:
     self._plan, self._layout, self._costs = plan, layout, costs
     self._shifts = shifts.pipeline_shifts(plan.root, costs)
     self._counts: dict[str, int] = {}
-    self._synced: dict[tuple[str, str], Devices] = {}
-    self._routes = {id(t): tuple(self._find_routes(t)) for t in layout.tracks}
+    self._synced: dict[tuple[str, str, Config], Devices] = {}
+    self._place = {t.run.stage: i for i, t in enumerate(layout.tracks)}
+    self._routes = {id(t): self._find_routes(t) for t in layout.tracks}
     self._visit(plan.root, None)
 
   def shift(self, index: int) -> int:
@@ -215,8 +217,9 @@ class Emission:
   def _sync(self, track: Track) -> None:
     """Brings new weights to devices that have none of this iteration."""
     run = track.run
-    for sync in self._costs.syncs_into[run.stage]:
-      key = (sync.source, sync.target)
+    syncs = self._costs.syncs_into[run.stage]
+    for sync in sorted(syncs, key=lambda sync: self._place[sync.source]):
+      key = (sync.source, sync.target, run.config)
       synced = self._synced.get(key, Devices())
       if run.devices.issubset(synced):
         continue
@@ -271,23 +274,31 @@ class Emission:
         )
       )
 
-  def _find_routes(self, track: Track) -> Iterator[Route]:
+  def _find_routes(self, track: Track) -> list[Route]:
+    """Returns who reads a track's items elsewhere, in the tree's order."""
     workflow, own = self._costs.workflow, track.stage
     loop = workflow.loop_of(own.name)
-    for edge in workflow.edges:
-      if edge.source != own.name or edge.item_bytes == 0:
-        continue
-      for target in self._layout.of_stage[edge.target]:
-        source, to = track.run.devices, target.run.devices
-        if self._costs.edge_ns(source, to, edge.item_bytes) > 0:
-          yield Route(
+    edges = {
+      edge.target: edge
+      for edge in workflow.edges
+      if edge.source == own.name and edge.item_bytes
+    }
+    routes = []
+    for target in self._layout.tracks if edges else ():
+      edge = edges.get(target.run.stage)
+      source, to = track.run.devices, target.run.devices
+      if edge and self._costs.edge_ns(source, to, edge.item_bytes):
+        routes.append(
+          Route(
             target=target,
             item_bytes=edge.item_bytes,
             link=self._link(f"{source} > {to}"),
-            span=tracks.needed(edge, own, target.stage, target.share),
+            span=tracks.received(edge, own, target),
             is_inside=loop is not None and edge.target in loop.stages,
             is_back=workflow.is_back_edge(edge),
           )
+        )
+    return routes
 
   def _add(self, activity: Activity) -> int:
     index = len(self.activities)

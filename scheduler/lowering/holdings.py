@@ -93,11 +93,13 @@ def _buffers(
 ) -> Iterator[Holding]:
   capacities = tracks.capacities(plan.root, layout)
   for edge in costs.workflow.edges:
-    if edge.item_bytes == 0:
+    loop = costs.workflow.loop_of(edge.source)
+    is_back = costs.workflow.is_back_edge(edge)
+    if edge.item_bytes == 0 or (is_back and loop and loop.turns == 1):
       continue
     for writer in layout.of_stage[edge.source]:
       for reader in layout.of_stage[edge.target]:
-        span = tracks.needed(edge, writer.stage, reader.stage, reader.share)
+        span = tracks.received(edge, writer.stage, reader)
         start = max(span[0], writer.share[0])
         items = min(span[1], writer.share[1]) - start
         if items <= 0:

@@ -175,6 +175,17 @@ def awaited(edge: Edge, source: Stage, reader: Track) -> list[int]:
   return [needed(edge, source, target, (0, stop))[1] for stop in stops]
 
 
+def received(edge: Edge, source: Stage, reader: Track) -> Interval:
+  """Returns the source's items that are brought to a reader's devices.
+
+  A decode takes those of its cohort where that begins, and none later.
+  """
+  items = reader.cohort or reader.share
+  if items[0] != reader.share[0]:
+    return 0, 0
+  return needed(edge, source, reader.stage, items)
+
+
 def needed(
   edge: Edge, source: Stage, target: Stage, items: Interval
 ) -> Interval:
@@ -256,6 +267,11 @@ def _check_shares(
         f"a share of stage {stage.name!r} begins at item {start} and cuts a"
         f" quantum; begin shares at multiples of {stage.quantum} items"
       )
+    if stop - start < stage.granule_min:
+      raise errors.InfeasiblePlanError(
+        f"a share of {stop - start} items of stage {stage.name!r}, whose"
+        f" granules have at least {stage.granule_min}"
+      )
     if track.run.cohort is not None:
       _check_cohort(stage, track.run.cohort, own)
     if not is_looped:
@@ -279,6 +295,11 @@ def _check_cohort(
   if cohort[1] > stage.items:
     raise errors.InfeasiblePlanError(
       f"stage {stage.name!r} has the cohort {cohort} of {stage.items} items"
+    )
+  if len({t.cohort for t in own if t.run.cohort == cohort}) > 1:
+    raise errors.InfeasiblePlanError(
+      f"the Runs of stage {stage.name!r} with the cohort {cohort} are not all"
+      " timed by a DecodeLaw; one cannot go on with what another has begun"
     )
   begun = [t.share for t in own if t.run.cohort == cohort]
   if begun[0][0] != cohort[0] or begun[-1][1] != cohort[1]:

@@ -32,7 +32,7 @@ def windows(
   }
   reached = {name: start for name, (start, _) in bounds.items()}
   at, end = bounds[first]
-  while at < end:
+  while True:
     at, window = min(at + turn, end), {}
     fraction = (at, costs.stages[first].items)
     for name, (_, stop) in bounds.items():
@@ -43,6 +43,8 @@ def windows(
       window[name] = (reached[name], stop)
       reached[name] = stop
     yield window
+    if at == end:
+      return
 
 
 def _possible(
