@@ -28,38 +28,11 @@ def predict_s(
   if figure.phase == "generation":
     ready = ready_s(row, lengths, fitted)
     return ready[math.ceil(figure.share * len(ready)) - 1]
-  return busy_s(figure, fitted, own) / efficiency(figure, fitted, own)
-
-
-def busy_s(
-  figure: figures.Figure,
-  fitted: constants.Constants = constants.FITTED,
-  own: constants.OwnConstants = constants.OWN,
-) -> float:
-  """Returns the seconds of a figure's operations at full flops_per_s."""
-  row = figures.ROWS[figure.row]
-  lengths = row_lengths(figure.row, fitted, own)
   flop = laws.infer_flop(row.model, lengths, fitted.fixed_params)
   if figure.phase == "train":
     flop *= 3
-  return row.sequences * flop / (row.num_devices * row.device.flops_per_s)
-
-
-def efficiency(
-  figure: figures.Figure,
-  fitted: constants.Constants = constants.FITTED,
-  own: constants.OwnConstants = constants.OWN,
-) -> float:
-  """Returns the share of flops_per_s that a figure's phase reaches."""
-  infer, train = fitted.infer_efficiency, fitted.train_efficiency
-  if figure.row == "rlinf_placement":
-    infer, train = (
-      own.placement_infer_efficiency,
-      own.placement_train_efficiency,
-    )
-  elif figures.ROWS[figure.row].device == hardware.H20:
-    infer, train = own.h20_infer_efficiency, own.h20_train_efficiency
-  return infer if figure.phase == "infer" else train
+  rate = row.num_devices * row.device.flops_per_s
+  return row.sequences * flop / (rate * _efficiency(figure, fitted, own))
 
 
 def row_lengths(
@@ -116,3 +89,20 @@ def ready_s(
   )
   replicas, cohort = row.num_devices // config.devices, (0, row.sequences)
   return decoding.ready_s(stage, law, row.device, config, replicas, cohort, 0)
+
+
+def _efficiency(
+  figure: figures.Figure,
+  fitted: constants.Constants,
+  own: constants.OwnConstants,
+) -> float:
+  row = figures.ROWS[figure.row]
+  infer, train = fitted.infer_efficiency, fitted.train_efficiency
+  if figure.row == "rlinf_placement":
+    infer = own.placement_infer_efficiency
+    train = own.placement_train_efficiency
+  elif row.device == hardware.H20:
+    infer, train = own.h20_infer_efficiency, own.h20_train_efficiency
+  if figure.phase == "infer":
+    return infer
+  return train * laws.layout_efficiency(profiles.Config(tp=row.train_tp))

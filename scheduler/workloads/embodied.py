@@ -13,7 +13,7 @@ from scheduler.workloads import (
 )
 
 _GIB = 1 << 30
-NOMINAL = variations.Variation()
+_NOMINAL = variations.Variation()
 
 # RLinf, unit test of automatic placement: seconds per step by environments.
 _MANISKILL_SIMULATOR = ((10, 0.80), (20, 0.80), (30, 0.85), (40, 0.85))
@@ -32,7 +32,7 @@ _BEHAVIOR_INSTANCE_BYTES = round(8.2 * _GIB)
 # Assumed: memory of simulations and of the policy's images and activations,
 # and the tokens of one decision.
 _MANISKILL_BASE_BYTES = 4 * _GIB
-_MANISKILL_ENV_BYTES = round(0.7 * _GIB)
+_MANISKILL_ENV_BYTES = round(0.3 * _GIB)
 _LIBERO_ENV_BYTES = _GIB
 _POLICY_ENV_BYTES = round(0.2 * _GIB)
 _DECISION_TOKENS = 300
@@ -43,20 +43,20 @@ _MICRO_BATCH_TOKENS = 8192
 
 
 def maniskill(
-  cluster: clusters.Cluster, *, variation: variations.Variation = NOMINAL
+  cluster: clusters.Cluster, *, variation: variations.Variation = _NOMINAL
 ) -> problems.Problem:
   """Returns PPO of OpenVLA with a simulator on the same class of device.
 
   The simulator's time hardly depends on its environments, its memory does, and
   competes with the policy's and the trainer's.
   """
-  num_envs = 20 * cluster.num_devices
+  num_envs = 40 * cluster.num_devices
   return _loop(
     "maniskill",
     cluster,
     variation,
     num_envs=num_envs,
-    turns=80,
+    turns=round(80 * variation.length_scale),
     model=models.OPENVLA,
     decision_tokens=_DECISION_TOKENS,
     simulator_bytes=_MANISKILL_BASE_BYTES,
@@ -66,13 +66,13 @@ def maniskill(
 
 
 def libero(
-  cluster: clusters.Cluster, *, variation: variations.Variation = NOMINAL
+  cluster: clusters.Cluster, *, variation: variations.Variation = _NOMINAL
 ) -> problems.Problem:
   """Returns PPO of OpenVLA-OFT with a simulator on host cores.
 
   Args:
     cluster: with a device of class "cpu" for each GPU.
-    variation: updates.
+    variation: turns and updates.
   """
   num_envs = 16 * hardware.num_accelerators(cluster)
   return _loop(
@@ -80,7 +80,7 @@ def libero(
     cluster,
     variation,
     num_envs=num_envs,
-    turns=64,
+    turns=round(64 * variation.length_scale),
     model=models.OPENVLA,
     decision_tokens=_DECISION_TOKENS,
     simulator_class="cpu",
@@ -90,7 +90,7 @@ def libero(
 
 
 def behavior(
-  cluster: clusters.Cluster, *, variation: variations.Variation = NOMINAL
+  cluster: clusters.Cluster, *, variation: variations.Variation = _NOMINAL
 ) -> problems.Problem:
   """Returns PPO of a 3B policy with a simulator that renders.
 
@@ -100,7 +100,7 @@ def behavior(
 
   Args:
     cluster: of devices that can render.
-    variation: updates, of which two at most.
+    variation: turns, and updates, of which two at most.
   """
   simulator = tuple(
     profiles.Sample(
@@ -116,7 +116,7 @@ def behavior(
     cluster,
     variation,
     num_envs=6 * max(1, cluster.num_devices // 4),
-    turns=64,
+    turns=round(64 * variation.length_scale),
     model=models.PI_3B,
     decision_tokens=2 * _BEHAVIOR_DECISION_TOKENS,
     simulator_law=profiles.ReplicaTable(samples=simulator, extrapolate=True),

@@ -6,7 +6,7 @@ say how well the laws describe them, and leaving each out in turn how well the
 rest predicts it. Where a row states neither model nor lengths, or contradicts
 the others, a phase has as many unknowns as figures: these are of "own" use,
 met exactly by `constants.OwnConstants`, and say nothing of accuracy. Figures
-to "test" were fitted by nothing.
+to "test" were fitted by nothing, but were known when the laws were chosen.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Row:
     max_tokens: of the generated tokens.
     mean_tokens: generated; None: it is fitted.
     rollout_tp: tensor-parallel devices of one replica that generates.
+    train_tp: of one replica that trains.
     assumed: what the source leaves open.
   """
 
@@ -44,6 +45,7 @@ class Row:
   max_tokens: int
   mean_tokens: float | None = None
   rollout_tp: int = 1
+  train_tp: int = 1
   assumed: str = ""
 
 
@@ -51,7 +53,9 @@ class Row:
 _28K = 27_648
 _RLINF = "RLinf documentation, comparison with veRL"
 _VERL = "verl, docs/advance/fully_async.md, synchronous rows"
-_OPEN_VERL = "a mean of 1,500 tokens; replicas of one device"
+_OPEN_VERL = (
+  "a mean of 1,500 tokens; replicas of one device generate, of two train"
+)
 
 ROWS = {
   "rlinf_1_5b": Row(
@@ -72,7 +76,8 @@ ROWS = {
     max_tokens=_28K,
     mean_tokens=10_426.0,
     rollout_tp=2,
-    assumed="H100; replicas of two devices",
+    train_tp=4,
+    assumed="H100; replicas of two devices generate, of four train",
   ),
   "dynarl": Row(
     source="DynaRL (OSDI'26)",
@@ -110,6 +115,7 @@ ROWS = {
     sequences=8192,
     max_tokens=28_672,
     mean_tokens=1500.0,
+    train_tp=2,
     assumed=_OPEN_VERL,
   ),
   "verl_64": Row(
@@ -120,6 +126,7 @@ ROWS = {
     sequences=8192,
     max_tokens=28_672,
     mean_tokens=1500.0,
+    train_tp=2,
     assumed=_OPEN_VERL,
   ),
   "verl_128": Row(
@@ -130,6 +137,7 @@ ROWS = {
     sequences=8192,
     max_tokens=28_672,
     mean_tokens=1500.0,
+    train_tp=2,
     assumed=_OPEN_VERL,
   ),
 }

@@ -102,8 +102,10 @@ def fit_own(fitted: constants.Constants) -> constants.OwnConstants:
     ("verl_32 infer", "h20_infer_efficiency"),
     ("verl_32 train", "h20_train_efficiency"),
   ):
-    busy_s = calibration.busy_s(by_name[name], fitted, own)
-    own = dataclasses.replace(own, **{field: busy_s / by_name[name].seconds})
+    ratio = (
+      calibration.predict_s(by_name[name], fitted, own) / by_name[name].seconds
+    )
+    own = dataclasses.replace(own, **{field: getattr(own, field) * ratio})
   return own
 
 

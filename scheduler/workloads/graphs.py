@@ -9,11 +9,11 @@ from scheduler.workloads import problems, variations
 
 _ITEMS = 256
 _MAX_STATE_BYTES = 40 << 30
-NOMINAL = variations.Variation()
+_NOMINAL = variations.Variation()
 
 
 def series_parallel(
-  cluster: clusters.Cluster, *, variation: variations.Variation = NOMINAL
+  cluster: clusters.Cluster, *, variation: variations.Variation = _NOMINAL
 ) -> problems.Problem:
   """Returns a random series-parallel graph with one source and one sink."""
   rng = random.Random(f"series-parallel {variation.seed}")
@@ -23,7 +23,7 @@ def series_parallel(
 
 
 def layered(
-  cluster: clusters.Cluster, *, variation: variations.Variation = NOMINAL
+  cluster: clusters.Cluster, *, variation: variations.Variation = _NOMINAL
 ) -> problems.Problem:
   """Returns a random layered graph; layers hold one to three stages."""
   rng = random.Random(f"layered {variation.seed}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from scheduler import clusters, profiles, workflows
 from scheduler.workloads import (
   constants,
@@ -46,6 +48,17 @@ def grpo_7b(
     has_reward=True,
     has_reference=True,
   )
+
+
+def grpo_7b_one_step_off(
+  cluster: clusters.Cluster,
+  *,
+  variation: variations.Variation = sequences.NOMINAL,
+) -> problems.Problem:
+  """Returns `grpo_7b` with rollouts of parameters that are one update old."""
+  problem = grpo_7b(cluster, variation=variation)
+  workflow = dataclasses.replace(problem.workflow, staleness=1)
+  return dataclasses.replace(problem, workflow=workflow)
 
 
 def grpo_32b(

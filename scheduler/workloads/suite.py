@@ -64,6 +64,13 @@ SUITE = {
     test=(3, 24, 48, 64, 1024, 16_384),
     left_out=(1,),
   ),
+  "grpo_7b_one_step_off": Case(
+    workload_fn=grpo.grpo_7b_one_step_off,
+    cluster_fn=hardware.h100,
+    development=(16,),
+    test=(8, 48, 256),
+    left_out=(1,),
+  ),
   "grpo_7b_h200": Case(
     workload_fn=grpo.grpo_7b,
     cluster_fn=hardware.h200,

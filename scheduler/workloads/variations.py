@@ -13,7 +13,7 @@ class Variation:
   """Settings that users of a workload choose differently.
 
   Attributes:
-    length_scale: factor of the mean length.
+    length_scale: factor of the mean length, or of an episode's turns.
     sequences_per_device: so that the batch grows with the cluster.
     group: sequences of one prompt.
     updates: of one iteration.
