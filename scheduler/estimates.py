@@ -11,9 +11,10 @@ What is neglected:
 - between a Run's first and last granule it is taken to keep an even pace, so
   that unequal granules in the middle may wait longer or shorter than it says;
 - the capacity of channels, and memory;
-- with staleness, circuits that lead through several iterations and devices:
-  only the work on each set of devices (under a Temporal root also its idle
-  time), and an iteration's length over the iterations alive, count;
+- with staleness, most circuits that lead through several iterations: what
+  counts is how long an iteration keeps each set of devices (under a Spatial
+  root, were what it reads of other children there from the start) and each
+  link, and an iteration's length over the iterations alive;
 - in a loop, lanes that wait for each other in any but the first turn;
 - whether the tree fits its workflow: `lowering.lower` checks that.
 """
@@ -21,7 +22,7 @@ What is neglected:
 from __future__ import annotations
 
 import bisect
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from scheduler import durations, prices
 from scheduler.clusters import Cluster
@@ -53,9 +54,29 @@ def estimate_s(
   Raises:
     ProfileError: the profile lacks what the tree uses.
   """
-  walk = _Walk(plan, prices.of(workflow, profile, cluster, seed=seed))
-  walk.visit(plan.root, None)
-  return walk.period_ns(plan.root) * 1e-9
+  costs = prices.of(workflow, profile, cluster, seed=seed)
+  whole = _Walk(plan, costs)
+  whole.visit(plan.root, None)
+  if workflow.staleness == 0:
+    return whole.iteration_ns() * 1e-9
+  period_ns = whole.iteration_ns() / (1 + workflow.staleness)
+  period_ns = max(period_ns, whole.links_ns())
+  for part in _side_by_side(plan.root):
+    walk = whole
+    if part is not plan.root:
+      walk = _Walk(plan, costs)
+      walk.visit(part, None)
+    period_ns = max(period_ns, walk.devices_ns())
+  return period_ns * 1e-9
+
+
+def _side_by_side(node: Node) -> Iterator[Node]:
+  """Yields the parts of a tree that may work on different iterations."""
+  if isinstance(node, Spatial):
+    for child in node.children:
+      yield from _side_by_side(child)
+  else:
+    yield node
 
 
 class _Visit:
@@ -119,7 +140,6 @@ class _Walk:
     self._parts = dict(zip(sets, parts))
     self._free = [0] * len(self._atoms)
     self._begun = [-1] * len(self._atoms)
-    self._busy = [0] * len(self._atoms)
     self._ahead = 0
     self._latency = durations.to_ns(costs.cluster.links.latency_s)
     self._links: dict[tuple[str, Devices, Devices], int] = {}
@@ -127,17 +147,19 @@ class _Walk:
     self._synced: dict[tuple[str, str], Devices] = {}
     self._devices = {run.stage: run.devices for run in self._runs}
 
-  def period_ns(self, root: Node) -> float:
-    """Returns the time from one iteration to the next."""
-    whole = max(self._free)
-    staleness = self._costs.workflow.staleness
-    if staleness == 0:
-      return whole
-    loads = self._busy
-    if not isinstance(root, Spatial):  # iterations follow each other
-      loads = [end - start for end, start in zip(self._free, self._begun)]
-    alive = (whole + self._ahead) / (1 + staleness)
-    return max(alive, *loads, *self._links.values())
+  def iteration_ns(self) -> int:
+    """Returns the time from the start of an iteration to its end."""
+    return max(self._free) + self._ahead
+
+  def devices_ns(self) -> int:
+    """Returns the longest that one iteration keeps devices."""
+    return max(
+      end - start for end, start in zip(self._free, self._begun) if start >= 0
+    )
+
+  def links_ns(self) -> int:
+    """Returns the longest that one iteration keeps a link."""
+    return max(self._links.values(), default=0)
 
   def visit(self, node: Node, window: turns.Window | None) -> None:
     """Adds a subtree, or a turn of it."""
@@ -171,7 +193,7 @@ class _Walk:
     self._begin(run, begin)
     stop = max(begin + ends[-1], last + granules.durations_ns[-1])
     self._add(run, _Visit(low, begin, stop, granules.stops, ends))
-    self._end(run, stop, ends[-1])
+    self._end(run, stop)
 
   def _left_off(self, run: Run, low: int) -> int:
     """Returns when other Runs of the stage have done what this one needs."""
@@ -196,7 +218,6 @@ class _Walk:
         if swap_ns and self._begun[i] < 0:
           self._begun[i] = self._free[i]
         self._free[i] += swap_ns
-        self._busy[i] += swap_ns
 
   def _free_at(self, run: Run) -> int:
     """Returns when a Run's devices are free, and have the weights."""
@@ -226,16 +247,13 @@ class _Walk:
       return begin
     if sync_ns:
       self._begin(run, begin)
-    for i in self._parts[run.devices]:
-      self._busy[i] += sync_ns
     return begin + sync_ns
 
-  def _end(self, run: Run, stop: int, busy_ns: int) -> None:
+  def _end(self, run: Run, stop: int) -> None:
     part = self._parts[run.devices]
     swaps = (0,) * len(part) if run.is_resident else self._swaps(run)
     for i, swap_ns in zip(part, swaps):
       self._free[i] = stop + swap_ns
-      self._busy[i] += busy_ns + swap_ns
 
   def _swaps(self, run: Run) -> list[int]:
     num_bytes = self._costs.state_bytes(run)
@@ -333,7 +351,6 @@ class _Walk:
     for i, work in enumerate(load):
       if work:
         self._free[i] += rest
-        self._busy[i] += work * loop.turns
 
   def _lane(
     self,
