@@ -73,7 +73,7 @@ def devices_hold_all(view: View) -> None:
 def hosts_hold_what_is_swapped(view: View) -> None:
   """Hosts have memory for the state that is not on devices, or on its way."""
   away: Taking = collections.defaultdict(list)
-  for s in swaps.stretches(view):
+  for s in view.once(swaps.stretches):
     away[s.resource].append(
       Taken(
         s.num_bytes,
@@ -104,6 +104,11 @@ def _held(view: View) -> Taking:
     else:
       stop = view.stop(h.end) + h.lag * view.period
       taken = Taken(h.bytes_per_device, h.what, view.starts[h.begin], stop)
+      if stop < taken.start:
+        raise errors.InfeasiblePlanError(
+          f"the holding {h.what!r} would end {_when(view, stop)}, before it"
+          f" begins {_when(view, taken.start)}; give its end a larger lag"
+        )
     found[h.resource].append(taken)
   return found
 
@@ -121,7 +126,7 @@ def _needed(view: View) -> Taking:
 def _states(view: View) -> Iterator[tuple[int, Taken]]:
   """Yields state: while it is swapped in, or always."""
   inside: set[tuple[int, int]] = set()
-  for s in swaps.stretches(view):
+  for s in view.once(swaps.stretches):
     inside.update((s.resource, i) for i in s.computes)
     stop = view.stop(s.swap_out) + s.lag * view.period
     what = f"state of {s.stage}"
@@ -132,7 +137,7 @@ def _states(view: View) -> Iterator[tuple[int, Taken]]:
   always: dict[tuple[int, str], int] = {}
   for i, a in enumerate(view.plan.activities):
     if a.kind == "compute":
-      for r in view.atoms(a):
+      for r in view.atoms[i]:
         if (r, i) not in inside:
           key = (r, a.stage)
           always[key] = max(always.get(key, 0), view.state_bytes(i))
@@ -158,8 +163,11 @@ def _transients(view: View) -> Iterator[tuple[int, Taken]]:
   for i, a in enumerate(view.plan.activities):
     if a.kind == "compute":
       num_bytes = view.transient_bytes(i)
-      for r in view.atoms(a):
-        yield r, Taken(num_bytes, f"{a}", view.starts[i], view.stop(i))
+      taken = Taken(
+        num_bytes, f"granule of {a.stage}", view.starts[i], view.stop(i)
+      )
+      for r in view.atoms[i]:
+        yield r, taken
 
 
 def _waiting(view: View) -> Iterator[tuple[int, Taken]]:
@@ -176,7 +184,7 @@ def _waiting(view: View) -> Iterator[tuple[int, Taken]]:
       writers = iter(hop.writers)
       writer, reached = next(writers), 0
       for reader in target.granules:
-        start, stop = moves.reads(view, edge, (reader.start, reader.stop))
+        start, stop = moves.receives(view, edge, reader) or (0, 0)
         reached = max(reached, start)
         while reached < stop:
           while writer.stop <= reached:

@@ -61,13 +61,24 @@ def reads(view: View, edge: Edge, items: Interval) -> Interval:
   return start * source.group, min(source.items, stop * source.group)
 
 
+def receives(view: View, edge: Edge, reader: Granule) -> Interval | None:
+  """Returns the source's items that are brought to a granule's devices.
+
+  A decode takes those of its whole cohort when that begins, and none later.
+  """
+  cohort = view.cohorts[reader.activity]
+  if cohort is None:
+    return reads(view, edge, (reader.start, reader.stop))
+  return reads(view, edge, cohort) if reader.start == cohort[0] else None
+
+
 def waits_for(view: View, hop: Hop, reader: Granule) -> Interval:
   """Returns the source's items that must be there before a granule starts."""
   source = view.costs.stages[hop.edge.source]
   if view.costs.stages[hop.edge.target].needs_all:
     return 0, source.items
   # A decode works on its whole cohort from the start.
-  items = view.cohort(reader.activity) or (reader.start, reader.stop)
+  items = view.cohorts[reader.activity] or (reader.start, reader.stop)
   start, stop = reads(view, hop.edge, items)
   return (start if hop.is_inside else 0), stop
 
@@ -95,7 +106,7 @@ class Carriage(NamedTuple):
   Attributes:
     hop: the hop.
     readers: those on the target's devices.
-    moved: the transfers, each a granule of the items that it moves.
+    moved: the transfers, each a granule of items that it brings.
   """
 
   hop: Hop
@@ -105,34 +116,33 @@ class Carriage(NamedTuple):
 
 def items_are_moved(view: View) -> None:
   """Items that are read on other devices are brought there by transfers."""
-  for _ in carriages(view):
-    pass
+  view.once(carriages)
 
 
 def items_have_arrived(view: View) -> Iterator[Need]:
   """Yields that granules wait for the transfers that bring their items."""
-  for carriage in carriages(view):
+  for carriage in view.once(carriages):
     hop, chains = carriage.hop, view.chains(carriage.moved)
     for reader in carriage.readers.granules:
-      start, stop = waits_for(view, hop, reader)
+      start, stop = receives(view, hop.edge, reader) or (0, 0)
       for chain in chains:
         if (last := chain.last(start, stop)) is not None:
           yield Need(
             last,
             reader.activity,
             0,
-            f"reads items [{start}, {stop}) of {hop.edge.source!r} on other"
-            " devices",
+            f"reads items [{start}, {stop}) that {hop.edge.source!r} made"
+            " elsewhere",
           )
 
 
-def carriages(view: View) -> Iterator[Carriage]:
-  """Yields the transfers between any two sets of devices that need some.
+def carriages(view: View) -> list[Carriage]:
+  """Returns the transfers between any two sets of devices that need some.
 
   Raises:
     InfeasiblePlanError: there are too few, or they take another time.
   """
-  leaving, fed = _leaving(view), _fed(view)
+  leaving, fed, made = _leaving(view), _fed(view), []
   for hop in hops(view):
     if hop.edge.item_bytes == 0:
       continue
@@ -141,9 +151,8 @@ def carriages(view: View) -> Iterator[Carriage]:
         pair = (view.devices(source.atoms), view.devices(target.atoms))
         if view.costs.edge_ns(*pair, hop.edge.item_bytes) == 0:
           continue
-        wanted = sorted(
-          {reads(view, hop.edge, (g.start, g.stop)) for g in target.granules}
-        )
+        parts = {receives(view, hop.edge, g) for g in target.granules}
+        wanted = sorted(part for part in parts if part is not None)
         moved: list[Granule] = []
         for g in source.granules:
           usable = [
@@ -153,7 +162,8 @@ def carriages(view: View) -> Iterator[Carriage]:
           ]
           moved += _cover(view, hop.edge, g, target, wanted, usable)
         for g in moved:
-          num_bytes = (g.stop - g.start) * hop.edge.item_bytes
+          first, last = view.plan.activities[g.activity].items
+          num_bytes = (last - first) * hop.edge.item_bytes
           expected = view.costs.edge_ns(*pair, num_bytes)
           if (
             found := view.plan.activities[g.activity].duration_ns
@@ -162,7 +172,8 @@ def carriages(view: View) -> Iterator[Carriage]:
               f"{view.words(g.activity)} takes {found} ns; {num_bytes} bytes"
               f" from '{pair[0]}' to '{pair[1]}' take {expected} ns"
             )
-        yield Carriage(hop, target, moved)
+        made.append(Carriage(hop, target, moved))
+  return made
 
 
 def _leaving(view: View) -> dict[tuple[int, str], list[int]]:
@@ -186,7 +197,7 @@ def _fed(view: View) -> dict[Atoms, set[Atoms]]:
   for arc in view.plan.arcs:
     a, b = view.plan.activities[arc.source], view.plan.activities[arc.target]
     if (a.kind, b.kind, a.target) == ("transfer", "compute", b.stage):
-      found[a.resources].add(view.atoms(b))
+      found[a.resources].add(view.atoms[arc.target])
   return found
 
 
@@ -198,17 +209,20 @@ def _cover(
   wanted: list[Interval],
   usable: list[Granule],
 ) -> list[Granule]:
-  """Returns transfers of a granule that bring all that the target reads."""
-  chosen: dict[int, Granule] = {}
+  """Returns transfers of a granule that bring all that the target reads.
+
+  Of each it keeps the items that no other before it has brought.
+  """
+  chosen: list[Granule] = []
   reached = g.start
   # What is read ascends in both its ends.
   low = bisect.bisect_right(wanted, g.start, key=lambda part: part[1])
   high = bisect.bisect_left(wanted, g.stop, key=lambda part: part[0])
   for start, stop in wanted[low:high]:
     reached = max(reached, start)
-    for transfer in sorted(usable, key=lambda t: t.start):
+    for transfer in sorted(usable, key=lambda t: (t.start, t.stop)):
       if transfer.start <= reached < min(transfer.stop, stop):
-        chosen[transfer.activity] = transfer
+        chosen.append(transfer._replace(start=reached))
         reached = transfer.stop
     if reached < min(stop, g.stop):
       raise errors.InfeasiblePlanError(
@@ -216,4 +230,4 @@ def _cover(
         f" [{reached}, {min(stop, g.stop)}) to {edge.target!r} on"
         f" '{view.devices(target.atoms)}', where they are read"
       )
-  return list(chosen.values())
+  return chosen

@@ -73,7 +73,7 @@ def _turns_follow(view: View) -> Iterator[Need]:
 def _cohorts_follow(view: View) -> Iterator[Need]:
   for turns in view.turns.values():
     for before, g in itertools.chain(*map(itertools.pairwise, turns)):
-      cohort = view.cohort(g.activity)
+      cohort = view.cohorts[g.activity]
       if cohort is not None and cohort[0] < g.start:
         yield Need(before.activity, g.activity, 0, "goes on with its cohort")
 
@@ -99,9 +99,8 @@ def _updates_follow(view: View) -> Iterator[Need]:
 def _iterations_end(view: View) -> Iterator[Need]:
   ends = [(computes[0], computes[-1]) for computes in view.computes if computes]
   for (_, last), (first, _) in itertools.product(ends, ends):
-    yield Need(
-      last, first, view.lag, f"begins while {view.lag} others are alive"
-    )
+    why = f"begins an iteration, of which at most {view.lag} may be alive"
+    yield Need(last, first, view.lag, why)
 
 
 def _ago(lag: int) -> str:

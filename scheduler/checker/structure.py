@@ -94,7 +94,7 @@ def orders_are_complete(view: View) -> None:
 def devices_fit(view: View) -> None:
   """What occupies devices does so in whole groups, of one class."""
   for i, a in enumerate(view.plan.activities):
-    atoms = view.atoms(a)
+    atoms = view.atoms[i]
     if a.kind in ("compute", "apply") and not atoms:
       raise errors.InfeasiblePlanError(f"{a} occupies no devices")
     if a.kind in ("swap_in", "swap_out") and (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from scheduler import errors
@@ -54,7 +53,7 @@ def swaps_alternate(view: View) -> None:
 
 def swaps_take_their_time(view: View) -> None:
   """Swaps take what the link to the host allows."""
-  for s in stretches(view):
+  for s in view.once(stretches):
     devices = view.plan.resources[s.resource].devices
     expected = view.costs.swap_ns(devices, s.num_bytes)
     for i in (s.swap_in, s.swap_out):
@@ -65,9 +64,9 @@ def swaps_take_their_time(view: View) -> None:
         )
 
 
-def stretches(view: View) -> Iterator[Stretch]:
-  """Yields each stay of swapped state on devices; swaps have to alternate."""
-  activities = view.plan.activities
+def stretches(view: View) -> list[Stretch]:
+  """Returns each stay of swapped state on devices; swaps have to alternate."""
+  activities, found = view.plan.activities, []
   for r, order in enumerate(view.plan.orders):
     of_stage: dict[str, list[int]] = {}
     for p, slot in enumerate(order):
@@ -75,7 +74,8 @@ def stretches(view: View) -> Iterator[Stretch]:
         of_stage.setdefault(activities[slot.activity].stage, []).append(p)
     for stage, begins in of_stage.items():
       for begin, again in zip(begins, (*begins[1:], begins[0] + len(order))):
-        yield _stretch(view, r, stage, begin, again)
+        found.append(_stretch(view, r, stage, begin, again))
+  return found
 
 
 def _stretch(view: View, r: int, stage: str, begin: int, again: int) -> Stretch:

@@ -8,17 +8,18 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from scheduler import cycles, prices
 from scheduler.clusters import DeviceClass
 from scheduler.devices import Devices
-from scheduler.plans import Activity, FlatPlan, Run
+from scheduler.plans import FlatPlan, Run
 from scheduler.prices import Interval
 from scheduler.profiles import Config, DecodeLaw
 from scheduler.workflows import Loop
 
 Atoms = tuple[int, ...]
+T = TypeVar("T")
 
 
 class Granule(NamedTuple):
@@ -93,7 +94,7 @@ class View:
     self.costs = costs
     self._schedule = schedule
     self._devices: dict[Atoms, Devices] = {}
-    self._is_decode: dict[tuple[str, Atoms, Config], bool] = {}
+    self._found: dict[Callable[[View], Any], Any] = {}
 
   @property
   def lag(self) -> int:
@@ -153,7 +154,7 @@ class View:
       ]
       for i in self.by_kind["compute", name]:
         a = self.plan.activities[i]
-        granule = self.granule(i, self.atoms(a))
+        granule = self.granule(i, self.atoms[i])
         turns[a.index if loop else 0].append(granule)
       for granules in turns:
         granules.sort(key=lambda g: (g.start, g.stop))
@@ -181,17 +182,28 @@ class View:
     found: dict[tuple[str, Atoms, Config], int] = {}
     for i, a in enumerate(self.plan.activities):
       if a.kind == "compute":
-        found.setdefault((a.stage, self.atoms(a), a.config), i)
+        found.setdefault((a.stage, self.atoms[i], a.config), i)
     return found
 
   def loop_of(self, stage: str) -> Loop | None:
     return self.costs.workflow.loop_of(stage)
 
-  def atoms(self, activity: Activity) -> Atoms:
-    """Returns the resources of an activity that are devices."""
-    return tuple(
-      r for r in activity.resources if self.plan.resources[r].kind == "devices"
-    )
+  @functools.cached_property
+  def atoms(self) -> list[Atoms]:
+    """For each activity its resources that are devices."""
+    is_link = [r.kind == "link" for r in self.plan.resources]
+    return [
+      tuple(r for r in a.resources if not is_link[r])
+      if any(is_link[r] for r in a.resources)
+      else a.resources
+      for a in self.plan.activities
+    ]
+
+  def once(self, find_fn: Callable[[View], T]) -> T:
+    """Returns what a function finds in this view, which it does once."""
+    if find_fn not in self._found:
+      self._found[find_fn] = find_fn(self)
+    return self._found[find_fn]
 
   def devices(self, atoms: Atoms) -> Devices:
     """Returns the devices of these resources."""
@@ -219,7 +231,7 @@ class View:
     a = self.plan.activities[i]
     return Run(
       stage=a.stage,
-      devices=self.devices(self.atoms(a)),
+      devices=self.devices(self.atoms[i]),
       granule=max(1, a.items[1] - a.items[0]),
       config=a.config,
     )
@@ -228,24 +240,30 @@ class View:
     """Returns the class of a compute's devices, which must be of one."""
     return self.costs.device_class(self.run(i))
 
-  def cohort(self, i: int) -> Interval | None:
-    """Returns the items that are decoded together with those of a compute.
+  @functools.cached_property
+  def cohorts(self) -> list[Interval | None]:
+    """For each compute the items that are decoded together with its own.
 
     None where each granule takes its own time, whatever is decoded with it.
     """
-    a = self.plan.activities[i]
-    key = (a.stage, self.atoms(a), a.config)
-    if key not in self._is_decode:
+    decodes = set()
+    for key, i in self.placements.items():
+      stage, _, config = key
       device = self.device_class(i)
-      law = self.costs.profile.law(a.stage, device.name, a.config)
-      self._is_decode[key] = isinstance(law, DecodeLaw)
-    if not self._is_decode[key]:
-      return None
-    return a.cohort or a.items
+      if isinstance(
+        self.costs.profile.law(stage, device.name, config), DecodeLaw
+      ):
+        decodes.add(key)
+    return [
+      (a.cohort or a.items)
+      if (a.stage, self.atoms[i], a.config) in decodes
+      else None
+      for i, a in enumerate(self.plan.activities)
+    ]
 
   def compute_ns(self, i: int) -> int:
     """Returns how long a compute takes by the profile."""
-    run, cohort = self.run(i), self.cohort(i)
+    run, cohort = self.run(i), self.cohorts[i]
     part = (0, run.granule)
     if cohort is not None:
       part = self.plan.activities[i].items
@@ -261,7 +279,7 @@ class View:
 
     A decode takes them for all that is left of its cohort.
     """
-    run, cohort = self.run(i), self.cohort(i)
+    run, cohort = self.run(i), self.cohorts[i]
     start = self.plan.activities[i].items[0]
     items = run.granule if cohort is None else cohort[1] - start
     return self.costs.transient_bytes(run, items)

@@ -97,7 +97,7 @@ def deliveries(view: View, sync: WeightSync) -> list[Delivery]:
     if arc.source in before and reader.kind == "compute":
       if reader.stage == sync.target:
         before[arc.source].add(arc.lag)
-        fed[arc.source].add(view.atoms(reader))
+        fed[arc.source].add(view.atoms[arc.target])
   return [_delivery(view, sync, i, after[i], before[i], fed[i]) for i in own]
 
 
@@ -109,7 +109,7 @@ def _delivery(
   before: set[int],
   fed: set[tuple[int, ...]],
 ) -> Delivery:
-  words, atoms = view.words(i), view.atoms(view.plan.activities[i])
+  words, atoms = view.words(i), view.atoms[i]
   if len(after) != 1 or len(before) != 1:
     raise errors.InfeasiblePlanError(
       f"{words} has arcs of lags {sorted(after)} from the last update of"

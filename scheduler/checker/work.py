@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from scheduler import errors
-from scheduler.checker.view import Granule, View
+from scheduler.checker.view import View
 
 
 def items_are_handled_once(view: View) -> None:
@@ -50,30 +50,28 @@ def granules_are_allowed(view: View) -> None:
             f"{words} cuts a quantum of stage {name!r}; begin and end granules"
             f" at multiples of {stage.quantum} items"
           )
+        # The rest of a share is smaller; what follows it is not, once more.
+        is_rest = (
+          after is None
+          or after.atoms != g.atoms
+          or g.stop % part == 0
+          or after.stop - after.start >= stage.granule_min
+        )
         if size > stage.largest_granule or (
-          size < stage.granule_min and not _is_rest(view, g, after, part)
+          size < stage.granule_min and not is_rest
         ):
           raise errors.InfeasiblePlanError(
             f"{words} has {size} items; stage {name!r} allows"
             f" {stage.granule_min} to {stage.largest_granule}, and fewer only"
-            " before an update ends or other work follows"
+            " as the rest of an update or share"
           )
-
-
-def _is_rest(view: View, g: Granule, after: Granule | None, part: int) -> bool:
-  """Returns whether nothing forces a granule to be so small but its end."""
-  if after is None or g.stop % part == 0 or after.atoms != g.atoms:
-    return True
-  computes = view.computes[g.atoms[0]]
-  following = (computes.index(g.activity) + 1) % len(computes)
-  return computes[following] != after.activity
 
 
 def cohorts_are_whole(view: View) -> None:
   """What is decoded together is emitted to its end, in item order."""
   for turns in view.turns.values():
     for granules in turns:
-      cohorts = [view.cohort(g.activity) for g in granules]
+      cohorts = [view.cohorts[g.activity] for g in granules]
       for i, (g, cohort) in enumerate(zip(granules, cohorts)):
         if cohort is None:
           continue

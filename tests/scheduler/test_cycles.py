@@ -373,3 +373,27 @@ def test_run_at_once_a_plan_repeats_itself_after_its_cyclicity(plan: FlatPlan):
     )
   c, period = cycles.cyclicity(plan), cycles.period_ns(plan)
   assert all(ends[k + c] - ends[k] == c * period for k in range(350, 400 - c))
+
+
+@hypothesis.given(strategies.flat_plans)
+def test_what_has_ended_is_the_shortest_path_by_lag(plan: FlatPlan):
+  n = len(plan.activities)
+  arcs = (*plan.arcs, *plans.order_arcs(plan))
+  for order, found in zip(
+    plan.orders, cycles.last_ended(plan, plan.orders), strict=True
+  ):
+    expected = [[] for _ in range(n)]
+    for p, slot in enumerate(order):
+      # The least lag of a path that begins with the source's end.
+      lags = [float("inf")] * n
+      for _ in range(n + 1):
+        for arc in arcs:
+          before = lags[arc.source]
+          if arc.after == "end" and arc.source == slot.activity:
+            before = min(before, 0)
+          lags[arc.target] = min(lags[arc.target], before + arc.lag)
+      for target, lag in enumerate(lags):
+        if lag < float("inf"):
+          expected[target].append((slot.shift - lag) * len(order) + p)
+    for last, ended in zip(found, expected, strict=True):
+      assert last == max(ended) if ended else last < -(10**9)
