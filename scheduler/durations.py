@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -78,12 +79,20 @@ def granules_ns(
   parts = split(share, granule)
   if isinstance(law, DecodeLaw):
     base, *_ = whole = cohort or share
-    ready = decoding.ready_s(
-      stage, law, device, config, replicas(devices, config), whole, seed
+    stops = tuple(stop - base for _, stop in parts)
+    before = (share[0] - base,) if share[0] > base else ()
+    each = decoding.emitted_s(
+      stage,
+      law,
+      device,
+      config,
+      replicas(devices, config),
+      whole,
+      seed,
+      before + stops,
     )
-    last = to_ns(ready[share[0] - base - 1]) if share[0] > base else 0
-    ends = [to_ns(ready[stop - base - 1]) for _, stop in parts]
-    return tuple(b - a for a, b in zip([last, *ends], ends))
+    ends = [0] * (1 - len(before)) + [to_ns(time_s) for time_s in each]
+    return tuple(b - a for a, b in itertools.pairwise(ends))
   by_size = {
     size: compute_ns(stage, profile, device, devices, config, size)
     for size in {stop - start for start, stop in parts}

@@ -6,6 +6,7 @@ import bisect
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 from scheduler import errors
 from scheduler.clusters import DeviceClass
@@ -265,19 +266,31 @@ class DecodeLaw:
         f"a law cannot be negative, and max_active is at least 1, got {self}"
       )
 
+  def token_fn(
+    self, device: DeviceClass, config: Config
+  ) -> Callable[[float, float], float]:
+    """Returns (active, context) -> seconds of one token of each sequence."""
+    size, share = config.devices, self.weight_share
+    bytes_per_s = device.memory_bytes_per_s * self.efficiency * size
+    flop_per_s = device.flops_per_s * self.flop_efficiency * size
+    t0_s, weights = self.t0_s, self.weight_bytes
+    kv_bytes, flop_per_token = self.kv_bytes_per_token, 2 * self.num_params
+
+    def token_s(active: float, context: float) -> float:
+      read = weights
+      if share < 1:
+        read *= 1 - (1 - share) ** active
+      memory_s = (read + active * context * kv_bytes) / bytes_per_s
+      compute_s = flop_per_token * active / flop_per_s
+      return t0_s + (memory_s if memory_s > compute_s else compute_s)
+
+    return token_s
+
   def token_s(
     self, active: float, context: float, device: DeviceClass, config: Config
   ) -> float:
     """Returns the seconds of one token of each of `active` sequences."""
-    size = config.devices
-    read = self.weight_bytes
-    if self.weight_share < 1:
-      read *= 1 - (1 - self.weight_share) ** active
-    moved = read + active * context * self.kv_bytes_per_token
-    memory_s = moved / (device.memory_bytes_per_s * self.efficiency * size)
-    flop = 2 * self.num_params * active
-    compute_s = flop / (device.flops_per_s * self.flop_efficiency * size)
-    return self.t0_s + max(memory_s, compute_s)
+    return self.token_fn(device, config)(active, context)
 
 
 Law = Table | ReplicaTable | ComputeLaw | DecodeLaw
