@@ -89,30 +89,43 @@ def instants_ns(
   return starts, stops
 
 
+def turns(
+  order: Sequence[plans.Slot], n: int, iterations: int
+) -> Iterator[tuple[int, bool]]:
+  """Yields the instances of a resource in their order.
+
+  Args:
+    order: the resource's slots.
+    n: number of the plan's activities.
+    iterations: how many there are.
+
+  Yields:
+    The instance, and whether the order's arcs say what it follows: where slots
+    have different shifts, the one before it may stand for an iteration that
+    does not exist.
+  """
+  shifts = {slot.shift for slot in order}
+  periods = {p for shift in shifts for p in range(shift, shift + iterations)}
+  for period in sorted(periods):
+    for place, slot in enumerate(order):
+      i = period - slot.shift
+      if 0 <= i < iterations:
+        before = period - int(place == 0) - order[place - 1].shift
+        yield i * n + slot.activity, 0 <= before < iterations
+
+
 def _bridges(
   plan: plans.FlatPlan, iterations: int
 ) -> Iterator[tuple[int, int]]:
-  """Yields what an order's arcs miss at the first and last iterations.
-
-  Where slots have different shifts, the one before may stand for an iteration
-  that does not exist; the resource then passes from the last one that does.
-  """
-  n = len(plan.activities)
+  """Yields what follows what on a resource, where no arc says it."""
   for order in plan.orders:
-    shifts = [slot.shift for slot in order]
-    if len(set(shifts)) < 2:
+    if len({slot.shift for slot in order}) < 2:
       continue
-    last, is_gap = -1, False
-    for period in range(min(shifts), iterations + max(shifts)):
-      for slot in order:
-        i = period - slot.shift
-        if not 0 <= i < iterations:
-          is_gap = True
-          continue
-        instance = i * n + slot.activity
-        if is_gap and last >= 0:
-          yield last, instance
-        last, is_gap = instance, False
+    last = -1
+    for instance, is_known in turns(order, len(plan.activities), iterations):
+      if last >= 0 and not is_known:
+        yield last, instance
+      last = instance
 
 
 def _circle(

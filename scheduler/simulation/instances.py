@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from scheduler import plans
+from scheduler.simulation import event_graph
 from scheduler.simulation.clock import Clock
 from scheduler.simulation.routes import Routes
 
@@ -56,22 +57,9 @@ def add(
           clock.wait(node, under_way)
   for resource, order in enumerate(plan.orders):
     previous = before.get(resource, ())
-    for k in _turns(order, n, iterations):
+    for k, _ in event_graph.turns(order, n, iterations):
       if nodes[k] >= 0:
         for node in previous:
           clock.wait(nodes[k], node)
         previous = (nodes[k],)
   return nodes
-
-
-def _turns(
-  order: Iterable[plans.Slot], n: int, iterations: int
-) -> Iterator[int]:
-  """Yields the instances of a resource in their order."""
-  slots = list(order)
-  shifts = [slot.shift for slot in slots]
-  if slots:
-    for period in range(min(shifts), iterations + max(shifts)):
-      for slot in slots:
-        if 0 <= period - slot.shift < iterations:
-          yield (period - slot.shift) * n + slot.activity

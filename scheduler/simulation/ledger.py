@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from scheduler import errors, plans, timelines
 from scheduler.simulation.stretches import NEVER_NS, Stretch
 
+_MAX_LAG = 1 << 16
+
 
 def samples(
   stretches: Sequence[Stretch],
@@ -30,7 +32,7 @@ def samples(
   )
   number = {name: i for i, name in enumerate(names)}
   changes = [c for s in stretches for c in _changes(s, number)]
-  if not changes:
+  if not any(len(resource) for resource, *_ in changes):
     return ()
   resource, at_ns, num_bytes = map(np.concatenate, zip(*changes))
   order = np.lexsort((at_ns, resource))
@@ -71,7 +73,13 @@ def _changes(stretch: Stretch, number: dict[str, int]) -> list[tuple]:
     return []
   n = len(plan.activities)
   iterations = len(stretch.starts_ns) // n if n else 1
-  if sum(h.bytes_per_device for h in holdings) * iterations >= NEVER_NS:
+  if (lag := max(h.lag for h in holdings)) > _MAX_LAG:
+    raise errors.InfeasiblePlanError(
+      f"a holding of plan {plan.label!r} lasts for {lag:,} iterations; at most"
+      f" {_MAX_LAG:,} are kept account of"
+    )
+  held = sum(h.bytes_per_device * (iterations + abs(h.lag)) for h in holdings)
+  if held >= NEVER_NS:
     raise errors.InfeasiblePlanError(
       f"the holdings of plan {plan.label!r} are more than {NEVER_NS:,} bytes"
     )
@@ -112,4 +120,5 @@ def _changes(stretch: Stretch, number: dict[str, int]) -> list[tuple]:
 
 
 def _kind(holding: plans.Holding) -> tuple[bool, bool, int]:
-  return holding.begin is None, holding.end is None, holding.lag
+  forever = holding.end is None
+  return holding.begin is None, forever, 0 if forever else holding.lag

@@ -164,7 +164,11 @@ def _reads(reader: Activity, move: Activity, workflow: Workflow) -> bool:
   # Item j of the target reads the same fraction of the source's items.
   starts = reader.items[0] * source.items < move.items[1] * target.items
   stops = reader.items[1] * source.items > move.items[0] * target.items
-  return target.needs_all or (starts and stops)
+  needs_all = target.needs_all or any(
+    (e.source, e.target, e.reads) == (source.name, target.name, "all")
+    for e in workflow.edges
+  )
+  return needs_all or (starts and stops)
 
 
 def span(activity: Activity) -> Interval:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import hypothesis
@@ -186,6 +187,32 @@ def test_more_bytes_than_can_be_counted_are_refused():
     simulation.run(two_stages(holdings=(holding,)), iterations=2)
 
 
+def test_a_holding_of_countless_iterations_is_refused():
+  holding = Holding(
+    resource=0, bytes_per_device=1, what="x", begin=0, end=1, lag=1 << 40
+  )
+  with pytest.raises(errors.InfeasiblePlanError, match="iterations"):
+    simulation.run(two_stages(holdings=(holding,)), iterations=2)
+
+
+@pytest.mark.parametrize("cluster", [None, CLUSTER])
+def test_shifts_may_be_large(cluster):
+  # One device runs a of iteration k in period k, b in period k + 10**12: all
+  # of a comes first.
+  plan = FlatPlan(
+    resources=(Resource(name="0"),),
+    activities=(compute("a", 0, 2), compute("b", 0, 3)),
+    arcs=(),
+    orders=((Slot(activity=0), Slot(activity=1, shift=10**12)),),
+  )
+  assert spans(simulation.run(plan, iterations=2, cluster=cluster)) == [
+    ("a", 0, 0, 2),
+    ("a", 1, 2, 4),
+    ("b", 0, 4, 7),
+    ("b", 1, 7, 10),
+  ]
+
+
 def test_a_plan_without_activities_has_an_empty_timeline():
   plan = FlatPlan(resources=(), activities=(), arcs=(), orders=())
   assert simulation.run(plan, iterations=2).events == ()
@@ -231,6 +258,61 @@ def test_no_run_is_shorter_than_the_work_on_a_resource(plan: FlatPlan):
   for r in range(len(plan.resources)):
     work_ns = sum(a.duration_ns for a in plan.activities if r in a.resources)
     assert timeline.stop_ns >= 4 * work_ns
+
+
+def with_holdings(rng: random.Random) -> FlatPlan:
+  plan = strategies.flat_plan(rng)
+  activities, resources = len(plan.activities), len(plan.resources)
+  holdings = []
+  for i in range(rng.randint(0, 5)):
+    begin, end = (
+      rng.choice([None, rng.randrange(activities)]) for _ in range(2)
+    )
+    holdings.append(
+      Holding(
+        resource=rng.randrange(resources),
+        bytes_per_device=1 << i,
+        what="something",
+        begin=begin,
+        end=end,
+        lag=rng.randint(-1, 2),
+      )
+    )
+  return dataclasses.replace(plan, holdings=tuple(holdings))
+
+
+@hypothesis.given(strategies.drawn(with_holdings))
+def test_memory_at_an_instant_is_the_sum_of_what_is_held_then(plan: FlatPlan):
+  iterations = 3
+  timeline = simulation.run(plan, iterations=iterations)
+  when = {
+    (e.index, e.iteration): (e.start_ns, e.stop_ns) for e in timeline.events
+  }
+  held = []
+  for h in plan.holdings:
+    # Without a begin it is taken once, otherwise in every iteration, of which
+    # those before the first were before the start.
+    for i in [0] if h.begin is None else range(-2, iterations):
+      start, stop = 0, timeline.stop_ns + 1
+      if h.begin is not None and i >= 0:
+        start = when[h.begin, i][0]
+      if h.begin is not None and i < 0 and (h.end is None or i + h.lag < 0):
+        continue
+      if h.end is not None and i + h.lag < iterations:
+        stop = when[h.end, i + h.lag][1] if i + h.lag >= 0 else 0
+      held.append((plan.resources[h.resource].name, start, stop, h))
+  for at in range(timeline.stop_ns + 1):
+    for resource in plan.resources:
+      known = [
+        m.bytes_per_device
+        for m in timeline.memory
+        if m.resource == resource.name and m.at_ns <= at
+      ]
+      assert (known or [0])[-1] == sum(
+        h.bytes_per_device
+        for name, start, stop, h in held
+        if name == resource.name and start <= at < stop
+      )
 
 
 @pytest.mark.parametrize("cluster", [None, CLUSTER])

@@ -251,9 +251,9 @@ def test_items_that_are_read_together_are_moved_between_the_same_devices():
 
 def test_weights_that_reach_several_nodes_enter_each_of_them():
   # 16 GB of weights from node 0 to nodes 1 and 2, and 16 GB of items from node
-  # 3 to the same two, 2 s each by themselves. At a rate r each node receives r of
-  # weights and r / 2 of items, 8 GB/s together: r is 16 / 3 GB/s, and both take
-  # 3 s.
+  # 3 to the same two, 2 s each by themselves. At a rate r each node receives r
+  # of weights and r / 2 of items, 8 GB/s together: r is 16 / 3 GB/s, and both
+  # take 3 s.
   parts = ["0", "4-11", "12"]
   resources = tuple(
     Resource(name=part, devices=Devices.parse(part)) for part in parts
