@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.clusters import Cluster
-from scheduler.planners import parts, pools, units
+from scheduler.planners import parts, units
 from scheduler.planners.protocol import Budget
 from scheduler.plans import TreePlan
 from scheduler.profiles import Profile
@@ -35,7 +35,7 @@ def collocated(
     ProfileError: a stage is profiled on no class of the cluster.
   """
   del seed
-  options = units.of(workflow, profile, cluster, pools.of_cluster(cluster))
+  options = units.of(workflow, profile, cluster)
   everyone = tuple(range(len(options.graph.units)))
   whole = parts.Part(units=everyone, key=options.pools.full)
   found = parts.drafts(options, (whole,))

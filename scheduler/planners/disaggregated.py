@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
-from scheduler.planners import parts, pools, units
+from scheduler.planners import parts, units
 from scheduler.planners.collocated import collocated
 from scheduler.planners.parts import Draft, Part
 from scheduler.planners.pools import Pools
@@ -50,8 +50,8 @@ def disaggregated(
     InfeasiblePlanError: a stage fits nowhere, or the two sides do not.
     ProfileError: a stage is profiled on no class of the cluster.
   """
-  shares = pools.of_cluster(cluster)
-  options = units.of(workflow, profile, cluster, shares)
+  options = units.of(workflow, profile, cluster)
+  shares = options.pools
   sides = list(_sides(options, workflow))
   found = [d for side in sides for d in _divided(options, shares, side)]
   if not found:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
-from scheduler.planners import divisions, parts, pools, units
+from scheduler.planners import divisions, parts, units
 from scheduler.planners.parts import Draft, Part
 from scheduler.planners.pools import Key
 from scheduler.planners.protocol import Budget
@@ -53,7 +53,7 @@ def hybrid(
   granules stream between sets, and staleness is the workflow's.
   """
   del seed
-  options = units.of(workflow, profile, cluster, pools.of_cluster(cluster))
+  options = units.of(workflow, profile, cluster)
   work = [_work(options, i) for i in range(len(options.graph.units))]
   found: list[Draft] = []
   ranked: list[tuple[int, tuple[tuple[int, ...], ...]]] = []

@@ -17,6 +17,8 @@ from scheduler.workflows import Stage, Workflow
 
 # Shares of the items, and nanoseconds by which they are done.
 Emits = tuple[tuple[float, int], ...]
+# Of more granules in a batch, only the first that fit into memory are tried.
+_MAX_GRANULES = 128
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.875, 0.9375, 1.0)
 
 
@@ -211,12 +213,16 @@ class Modes:
     self, stage: str, index: int, key: int, config: Config
   ) -> Iterator[Mode]:
     num_devices = self.pools.pools[index].size(key)
-    for granule in self._granules(stage, index, config, num_devices):
+    items, has_any = self.prices.stages[stage].items, False
+    for granule in reversed(self._granules(stage, index, config, num_devices)):
+      if has_any and granule * _MAX_GRANULES < items:
+        return
       try:
         mode = self._priced(stage, index, key, config, granule)
       except errors.ProfileError:
         continue
       if self.fits(mode):
+        has_any = True
         yield mode
 
   def _granules(

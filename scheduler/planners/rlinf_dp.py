@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.planners import parts, pools, selection, units
+from scheduler.planners import parts, selection, units
 from scheduler.planners.modes import Emits
 from scheduler.planners.pools import Key, Pools
 from scheduler.planners.protocol import Budget
@@ -16,8 +17,9 @@ from scheduler.plans import Node, Spatial, Temporal, TreePlan
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
 
-_STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_STREAMS = (1, 2, 4, 8, 16, 32, 64)
 _REFINEMENT = 8
+_MAX_KEYS = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +90,8 @@ def rlinf_dp(
   Source: RLinf (arXiv 2509.15965), profiling-guided scheduling.
   """
   del seed
-  shares = pools.of_cluster(cluster)
-  options = units.of(workflow, profile, cluster, shares)
+  options = units.of(workflow, profile, cluster, _MAX_KEYS)
+  shares = options.pools
   found = _labels(options, shares)
   if found:
     finer = shares.refined(_keys(found[0], shares.full), _REFINEMENT)
@@ -109,7 +111,7 @@ def rlinf_dp(
 
 def _labels(options: Options, shares: Pools) -> list[Label]:
   """Returns a label of the whole workflow for each stream, the best first."""
-  everyone = frozenset(range(len(options.graph.units)))
+  everyone = (1 << len(options.graph.units)) - 1
   programme = _Programme(options, shares)
   found = [programme.free(everyone, shares.full)]
   found += [programme.best(everyone, shares.full, s) for s in _STREAMS]
@@ -129,52 +131,55 @@ class _Programme:
       options.modes.device_class(i).memory_bytes
       for i in range(len(shares.pools))
     ]
-    self._cuts: dict[frozenset[int], tuple[_Cut, ...]] = {}
-    self._known: dict[tuple[frozenset[int], Key, int], Label | None] = {}
+    self._cuts: dict[int, tuple[_Cut, ...]] = {}
+    self._splits: dict[object, list[tuple[Key, Key]]] = {}
+    self._known: dict[tuple[int, int], dict[Key, Label | None]] = {}
 
-  def free(self, graph: frozenset[int], key: Key) -> Label | None:
+  def free(self, graph: int, key: Key) -> Label | None:
     """Returns the best label with any stream."""
-    at = (graph, key, 0)
-    if at not in self._known:
+    known = self._known.setdefault((graph, 0), {})
+    if key not in known:
       found = [self.best(graph, key, stream) for stream in _STREAMS]
-      if len(graph) > 1:
-        for cut in self._cuts_of(graph):
-          found.append(
-            self._in_turn(
-              self.free(cut.first, key), self.free(cut.second, key), key
-            )
+      for cut in self._cuts_of(graph):
+        found.append(
+          self._in_turn(
+            self.free(cut.first, key), self.free(cut.second, key), key
           )
-      self._known[at] = min((f for f in found if f), key=_total, default=None)
-    return self._known[at]
+        )
+      known[key] = min((f for f in found if f), key=_total, default=None)
+    return known[key]
 
-  def best(self, graph: frozenset[int], key: Key, stream: int) -> Label | None:
-    """Returns the best label with about so many granules."""
-    at = (graph, key, stream)
-    if at not in self._known:
-      self._known[at] = min(
-        self._candidates(graph, key, stream), key=_total, default=None
-      )
-    return self._known[at]
+  def best(self, graph: int, key: Key, stream: int) -> Label | None:
+    """Returns the best label with about so many granules.
 
-  def _candidates(
-    self, graph: frozenset[int], key: Key, stream: int
-  ) -> Iterator[Label]:
-    if len(graph) == 1:
-      (i,) = graph
-      unit = self._options.graph.units[i]
+    Args:
+      graph: a bit mask of units.
+      key: the share.
+      stream: how many granules.
+    """
+    known = self._known.setdefault((graph, stream), {})
+    if key not in known:
+      known[key] = self._solved(graph, key, stream)
+    return known[key]
+
+  def _solved(self, graph: int, key: Key, stream: int) -> Label | None:
+    if graph & (graph - 1) == 0:
+      unit = self._options.graph.units[graph.bit_length() - 1]
       option = self._options.of_stream(unit, key, stream)
-      if option is not None:
-        yield _leaf(option, len(key))
-      return
+      return None if option is None else _leaf(option, len(key))
+    best: Label | None = None
     for cut in self._cuts_of(graph):
       label = self._in_turn(
         self.best(cut.first, key, stream),
         self.best(cut.second, key, stream),
         key,
       )
-      if label is not None:
-        yield label
-      yield from self._side_by_side(cut, key, stream)
+      if label and (best is None or label.total_ns < best.total_ns):
+        best = label
+    for cut in self._cuts_of(graph):
+      if cut.is_joined or cut.first < cut.second:
+        best = self._side_by_side(cut, key, stream, best)
+    return best
 
   def _in_turn(
     self, first: Label | None, second: Label | None, key: Key
@@ -221,42 +226,41 @@ class _Programme:
         found.append((tuple(kept), tuple(extra), rest_ns, switch_ns))
     return min(found, key=lambda f: f[3], default=None)
 
-  def _side_by_side(self, cut: _Cut, key: Key, stream: int) -> Iterator[Label]:
-    best: tuple[int, Label, Key, Label, Key] | None = None
-    for own, rest in self._shares.splits(
-      key, cut.first_pools, cut.second_pools
-    ):
-      first = self.best(cut.first, own, stream)
-      second = self.best(cut.second, rest, stream) if first else None
-      if first is None or second is None:
+  def _side_by_side(
+    self, cut: _Cut, key: Key, stream: int, best: Label | None
+  ) -> Label | None:
+    """Returns the best division between a cut's sides, or what was better."""
+    firsts = self._known.setdefault((cut.first, stream), {})
+    seconds = self._known.setdefault((cut.second, stream), {})
+    bound: float = best.total_ns if best else math.inf
+    chosen: tuple[Label, Key, Label, Key] | None = None
+    for own, rest in self._splits_of(cut, key):
+      if own not in firsts:
+        self.best(cut.first, own, stream)
+      first = firsts[own]
+      if first is None or first.total_ns >= bound:
+        continue
+      if rest not in seconds:
+        self.best(cut.second, rest, stream)
+      second = seconds[rest]
+      if second is None or second.total_ns >= bound:
         continue
       total = _together_ns(cut, first, second)
-      if best is None or total < best[0]:
-        best = total, first, own, second, rest
-    if best is None:
-      return
-    _, first, own, second, rest = best
-    if not cut.is_joined:
-      longer = max(first, second, key=_total)
-      emits, last_ns = longer.emits, max(first.last_ns, second.last_ns)
-    elif cut.is_whole:
-      emits = tuple((x, first.total_ns + ns) for x, ns in second.emits)
-      last_ns = first.last_ns + second.total_ns
-    else:
-      begin = first.emits[0][1]
-      emits = parts.after(begin, second.emits, second.last_ns, [first.emits])
-      last_ns = min(emits[-1][1], first.last_ns + second.last_ns)
-    yield Label(
-      emits=emits,
-      last_ns=last_ns,
-      kept_bytes=tuple(map(max, first.kept_bytes, second.kept_bytes)),
-      extra_bytes=tuple(map(max, first.extra_bytes, second.extra_bytes)),
-      swap_ns=max(first.swap_ns, second.swap_ns),
-      parts=((first, own), (second, rest)),
-      is_spatial=True,
-    )
+      if total < bound:
+        bound, chosen = total, (first, own, second, rest)
+    return _beside(cut, *chosen) if chosen else best
 
-  def _cuts_of(self, graph: frozenset[int]) -> tuple[_Cut, ...]:
+  def _splits_of(self, cut: _Cut, key: Key) -> list[tuple[Key, Key]]:
+    """Returns divisions of a key, the even ones first: they bound others."""
+    at = (key, cut.first_pools, cut.second_pools)
+    if at not in self._splits:
+      found = self._shares.splits(key, cut.first_pools, cut.second_pools)
+      self._splits[at] = sorted(
+        found, key=lambda s: sum(abs(a - b) for a, b in zip(*s))
+      )
+    return self._splits[at]
+
+  def _cuts_of(self, graph: int) -> tuple[_Cut, ...]:
     if graph not in self._cuts:
       self._cuts[graph] = tuple(_cuts(self._options, graph))
     return self._cuts[graph]
@@ -267,39 +271,67 @@ class _Cut:
   """A division of a subgraph.
 
   Attributes:
-    first: reads nothing from the other.
-    second: the other.
+    first: a bit mask of units, which read nothing from the others.
+    second: the others.
     first_pools: device classes that the first can use.
     second_pools: those that the second can use.
     is_joined: whether the second reads from the first.
     is_whole: whether it needs whole batches only.
   """
 
-  first: frozenset[int]
-  second: frozenset[int]
+  first: int
+  second: int
   first_pools: frozenset[int]
   second_pools: frozenset[int]
   is_joined: bool
   is_whole: bool
 
 
-def _cuts(options: Options, graph: frozenset[int]) -> Iterator[_Cut]:
+def _cuts(options: Options, graph: int) -> Iterator[_Cut]:
   readers = options.graph.readers
-  order = sorted(graph)
-  for mask in range(1, (1 << len(order)) - 1):
-    first = frozenset(u for b, u in enumerate(order) if mask >> b & 1)
-    second = graph - first
-    if any(t in first for s in second for t in readers[s]):
-      continue
-    joins = [(s, t) for s in first for t in readers[s] if t in second]
-    yield _Cut(
-      first=first,
-      second=second,
-      first_pools=options.pools_of_all(first),
-      second_pools=options.pools_of_all(second),
-      is_joined=bool(joins),
-      is_whole=all(pair in options.graph.waits for pair in joins),
-    )
+  units = [i for i in range(graph.bit_length()) if graph >> i & 1]
+  first = (graph - 1) & graph
+  while first:
+    pairs = [(s, t) for s in units for t in readers[s] if graph >> t & 1]
+    if not any(first >> t & 1 and not first >> s & 1 for s, t in pairs):
+      joins = [
+        (s, t) for s, t in pairs if first >> s & 1 and not first >> t & 1
+      ]
+      yield _Cut(
+        first=first,
+        second=graph ^ first,
+        first_pools=options.pools_of_all(i for i in units if first >> i & 1),
+        second_pools=options.pools_of_all(
+          i for i in units if not first >> i & 1
+        ),
+        is_joined=bool(joins),
+        is_whole=all(pair in options.graph.waits for pair in joins),
+      )
+    first = (first - 1) & graph
+
+
+def _beside(
+  cut: _Cut, first: Label, own: Key, second: Label, rest: Key
+) -> Label:
+  if not cut.is_joined:
+    longer = max(first, second, key=_total)
+    emits, last_ns = longer.emits, max(first.last_ns, second.last_ns)
+  elif cut.is_whole:
+    emits = tuple((x, first.total_ns + ns) for x, ns in second.emits)
+    last_ns = first.last_ns + second.total_ns
+  else:
+    begin = first.emits[0][1]
+    emits = parts.after(begin, second.emits, second.last_ns, [first.emits])
+    last_ns = min(emits[-1][1], first.last_ns + second.last_ns)
+  return Label(
+    emits=emits,
+    last_ns=last_ns,
+    kept_bytes=tuple(map(max, first.kept_bytes, second.kept_bytes)),
+    extra_bytes=tuple(map(max, first.extra_bytes, second.extra_bytes)),
+    swap_ns=max(first.swap_ns, second.swap_ns),
+    parts=((first, own), (second, rest)),
+    is_spatial=True,
+  )
 
 
 def _together_ns(cut: _Cut, first: Label, second: Label) -> int:

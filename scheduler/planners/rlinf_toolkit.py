@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
-from scheduler.planners import parts, pools, selection, units
+from scheduler.planners import parts, selection, units
 from scheduler.planners.modes import Mode
 from scheduler.planners.parts import Draft, Part
 from scheduler.planners.pools import Key
@@ -46,9 +46,10 @@ def rlinf_toolkit(
   stages are swapped where memory needs it, a granule is as large as a stage has
   replicas, and a choice that fits nowhere gives way to its next.
 
-  Stages on other classes than most, such as host stages, are no part of its
-  search and run beside. Of more than 64 devices it tries a series of numbers
-  here, where the tool tries all.
+  It knows one class of accelerator: that on which most stages can run, and on
+  which they are fastest. Stages that cannot, such as those on host cores, are
+  no part of its search and run beside. Of more than 64 devices it tries a
+  series of numbers here, where the tool tries all.
 
   Args:
     workflow: what is planned.
@@ -64,7 +65,7 @@ def rlinf_toolkit(
   Source: toolkits/auto_placement of github.com/RLinf/RLinf, of 2025.
   """
   del budget, seed
-  options = units.of(workflow, profile, cluster, pools.of_cluster(cluster))
+  options = units.of(workflow, profile, cluster)
   return selection.best(
     (
       TreePlan(
@@ -101,30 +102,37 @@ class _Schedule:
 def _drafts(options: Options) -> Iterator[Draft]:
   """Yields the tool's choices, the best first."""
   tool = _Tool(options)
-  everyone = range(len(options.graph.units))
-  beside = tuple(i for i in everyone if i not in tool.order)
+  everyone = tuple(range(len(options.graph.units)))
   if any(unit.loop for unit in options.graph.units):
-    whole = (tool.full,) * len(tool.order)
-    choices = [_Schedule(total_s=0, group_s=0, warmup_s=0, shares=whole)]
-  else:
-    # Of equals the tool keeps the last.
-    choices = tool.candidates()[::-1]
-    choices.sort(key=lambda choice: choice.total_s)
+    # Nothing is disaggregated: the loop has the devices of all classes.
+    together = Part(units=everyone, key=tool.key(tool.full))
+    layout = [tool.option(i, together.key, True) for i in everyone]
+    yield from _draft((together,), layout)
+    return
+  beside = tuple(i for i in everyone if i not in tool.order)
+  choices = tool.candidates()[::-1]  # of equals it keeps the last
+  choices.sort(key=lambda choice: choice.total_s)
   for choice in choices:
     is_shared = choice.mode != "disaggregated"
     found = [
-      Part(units=(i,), key=tool.key(share))
+      Part(units=(i,), key=tool.accelerators(share))
       for i, share in zip(tool.order, choice.shares)
     ]
     if is_shared and tool.order:
-      found = [Part(units=tool.order, key=tool.key(tool.full))]
+      found = [Part(units=tool.order, key=tool.accelerators(tool.full))]
     if beside:
       found.append(Part(units=beside, key=tool.key(0)))
     key_of = {i: part.key for part in found for i in part.units}
-    chosen = [tool.option(i, key_of[i], is_shared) for i in everyone]
-    layout = tuple(option for option in chosen if option is not None)
-    if len(layout) == len(chosen):
-      yield Draft(parts=tuple(found), chosen=layout, estimate_ns=0)
+    layout = [tool.option(i, key_of[i], is_shared) for i in everyone]
+    yield from _draft(tuple(found), layout)
+
+
+def _draft(
+  found: tuple[Part, ...], layout: list[Option | None]
+) -> Iterator[Draft]:
+  chosen = tuple(option for option in layout if option is not None)
+  if len(chosen) == len(layout):
+    yield Draft(parts=found, chosen=chosen, estimate_ns=0)
 
 
 class _Tool:
@@ -138,32 +146,47 @@ class _Tool:
   def __init__(self, options: Options):
     self._options, self._workflow = options, options.modes.workflow
     graph = options.graph
-    usable = [options.pools_of(unit) for unit in graph.units]
+    everyone = range(len(graph.units))
+    alone = {
+      index: {
+        i: found[0]
+        for i in everyone
+        if (found := options.of(graph.units[i], self._only(index)))
+      }
+      for index in range(len(options.pools.pools))
+    }
     self._index = max(
-      range(len(options.pools.pools)),
-      key=lambda i: (
-        sum(i in classes for classes in usable),
-        len(options.pools.pools[i].devices),
+      alone,
+      key=lambda index: (
+        len(alone[index]),
+        -sum(option.total_ns for option in alone[index].values()),
       ),
     )
+    self._measured = alone[self._index]
+    self.order = tuple(self._measured)
     self._pool = options.pools.pools[self._index]
     self.full = self._pool.full
-    self.order = tuple(
-      i for i, classes in enumerate(usable) if self._index in classes
+    # Classes on which the same units can run are other accelerators.
+    others = options.pools_of_all(self.order) - {self._index}
+    self._base = tuple(
+      0 if i in others else n for i, n in enumerate(options.pools.full)
     )
     decodes = [s for s in self._workflow.stages if s.kind == "decode"]
     self._group = decodes[0].group if decodes else 1
     first = decodes[0] if decodes else self._workflow.stages[0]
     self._num_groups = first.items // self._group
-    self._measured = {
-      i: options.of(graph.units[i], options.pools.full)[0] for i in self.order
-    }
     self._known: dict[tuple[int, int, int], _Schedule | None] = {}
 
   def key(self, share: int) -> Key:
-    """Returns a key with so many accelerators and all other devices."""
-    full = self._options.pools.full
-    return (*full[: self._index], share, *full[self._index + 1 :])
+    """Returns a key with so many accelerators and all host devices."""
+    at = self._index
+    return (*self._base[:at], share, *self._base[at + 1 :])
+
+  def accelerators(self, share: int) -> Key:
+    """Returns a key with so many accelerators and nothing else."""
+    return tuple(
+      share if i == self._index else 0 for i in range(len(self._base))
+    )
 
   def candidates(self) -> list[_Schedule]:
     """Returns all that the tool compares for the whole workflow."""
@@ -190,6 +213,11 @@ class _Tool:
     if not smaller:
       return min(found, key=lambda o: o.modes[0].granule)
     return max(smaller, key=lambda o: o.modes[0].granule)
+
+  def _only(self, index: int) -> Key:
+    """Returns a key with all devices of one class."""
+    full = self._options.pools.full
+    return tuple(n if i == index else 0 for i, n in enumerate(full))
 
   def _granule(self, mode: Mode) -> int:
     stage = self._workflow.stage(mode.stage)

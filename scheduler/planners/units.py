@@ -11,15 +11,17 @@ from collections.abc import Iterable, Iterator
 from scheduler import errors
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.planners import granules
+from scheduler.planners import granules, pools
 from scheduler.planners.modes import Emits, Mode, Modes
-from scheduler.planners.pools import Key, Pools
+from scheduler.planners.pools import Key
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
 from scheduler.profiles import Config, Profile
 from scheduler.workflows import Loop, Workflow, topological_order
 
 # Of a loop on one share only so many of the fastest layouts are kept.
 _MAX_LAYOUTS = 16
+# Up to so many devices of the one class that units compete for, every count.
+_MAX_COUNTS = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,15 +139,30 @@ def collapse(workflow: Workflow) -> Graph:
 
 
 def of(
-  workflow: Workflow, profile: Profile, cluster: Cluster, pools: Pools
+  workflow: Workflow, profile: Profile, cluster: Cluster, num_keys: int = 400
 ) -> Options:
   """Returns the options of a workflow on the shares of a cluster.
+
+  Args:
+    workflow: what is planned.
+    profile: its durations.
+    cluster: on what.
+    num_keys: where units compete for several classes of devices, about how many
+      combinations of counts are tried.
 
   Raises:
     ProfileError: a stage is not profiled on the cluster's classes.
     InfeasiblePlanError: a stage, or the stages of a loop, fit nowhere.
   """
-  options = Options(Modes(workflow, profile, cluster, pools))
+  known = [set(profile.device_classes(s.name)) for s in workflow.stages]
+  competing = sum(
+    sum(c.name in classes for classes in known) > 1 for c in cluster.classes
+  )
+  resolution = _MAX_COUNTS
+  if competing > 1:
+    resolution = max(4, round(num_keys ** (1 / competing)))
+  shares = pools.of_cluster(cluster, resolution)
+  options = Options(Modes(workflow, profile, cluster, shares))
   options.check()
   return options
 
