@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from scheduler import devices as device_sets
 from scheduler import durations, errors, transfers
@@ -26,6 +27,7 @@ from scheduler.workflows import (
   topological_order,
 )
 
+T = TypeVar("T")
 Interval = tuple[int, int]
 # Disjoint sets of devices, and for each given set the indices of its atoms.
 Atoms = tuple[tuple[Devices, ...], tuple[tuple[int, ...], ...]]
@@ -105,6 +107,13 @@ class Prices:
     if found is None:
       (found,) = self._granules_ns(run, part[1] - part[0], part, part)
       self._known[key] = found
+    return found
+
+  def recall(self, key: tuple[Any, ...], make_fn: Callable[[], T]) -> T:
+    """Returns what `make_fn` gave for this key; it is called once for each."""
+    found: T | None = self._known.get(key)
+    if found is None:
+      found = self._known[key] = make_fn()
     return found
 
   def share(self, run: Run) -> Interval:

@@ -1,135 +1,19 @@
-"""The time of a tree in closed form, for planners that try very many.
-
-A tree is walked Run by Run, not granule by granule. A Run begins when its
-devices are free and the items of its first granule are there. It ends when it
-has handled all granules one after another, or its last granule, counted from
-when the last items that it reads are there, whichever is later. For granules
-that all take equally long this is head + (M - 1) * bottleneck + tail, exactly.
-The first granule of a decode is there only after its longest member.
-
-What is neglected:
-- between a Run's first and last granule it is taken to keep an even pace, so
-  that unequal granules in the middle may wait longer or shorter than it says;
-- the capacity of channels, and memory;
-- with staleness, most circuits that lead through several iterations: what
-  counts is how long an iteration keeps each set of devices (under a Spatial
-  root, were what it reads of other children there from the start) and each
-  link, and an iteration's length over the iterations alive;
-- in a loop, lanes that wait for each other in any but the first turn;
-- whether the tree fits its workflow: `lowering.lower` checks that.
-"""
+"""One walk through a tree, Run by Run."""
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from scheduler import durations, prices
-from scheduler.clusters import Cluster
+from scheduler import durations
 from scheduler.devices import Devices
+from scheduler.estimates import visits
 from scheduler.lowering import tracks, turns
-from scheduler.plans import Lanes, Node, Run, Spatial, Temporal, TreePlan, runs
-from scheduler.prices import Interval, Prices
-from scheduler.profiles import Profile
-from scheduler.workflows import Edge, WeightSync, Workflow
+from scheduler.plans import Lanes, Node, Run, Temporal, TreePlan, runs
+from scheduler.prices import Granules, Interval, Prices
+from scheduler.workflows import Edge, WeightSync
 
 
-def estimate_s(
-  plan: TreePlan,
-  workflow: Workflow,
-  profile: Profile,
-  cluster: Cluster,
-  *,
-  seed: int = 0,
-) -> float:
-  """Returns about how many seconds an iteration of a tree takes.
-
-  Args:
-    plan: a tree that fits the workflow.
-    workflow: what is planned.
-    profile: its durations.
-    cluster: on what.
-    seed: of lengths that vary.
-
-  Raises:
-    ProfileError: the profile lacks what the tree uses.
-  """
-  costs = prices.of(workflow, profile, cluster, seed=seed)
-  whole = _Walk(plan, costs)
-  whole.visit(plan.root, None)
-  if workflow.staleness == 0:
-    return whole.iteration_ns() * 1e-9
-  period_ns = whole.iteration_ns() / (1 + workflow.staleness)
-  period_ns = max(period_ns, whole.links_ns())
-  for part in _side_by_side(plan.root):
-    walk = whole
-    if part is not plan.root:
-      walk = _Walk(plan, costs)
-      walk.visit(part, None)
-    period_ns = max(period_ns, walk.devices_ns())
-  return period_ns * 1e-9
-
-
-def _side_by_side(node: Node) -> Iterator[Node]:
-  """Yields the parts of a tree that may work on different iterations."""
-  if isinstance(node, Spatial):
-    for child in node.children:
-      yield from _side_by_side(child)
-  else:
-    yield node
-
-
-class _Visit:
-  """A stretch in which a Run has its devices.
-
-  Attributes:
-    begin: first item.
-    begin_ns: when its first granule begins.
-    stop_ns: when its last granule is done.
-    stops: last item of each granule, plus one.
-    ends_ns: when each is done, were none kept waiting, from the beginning.
-  """
-
-  __slots__ = ("begin", "begin_ns", "ends_ns", "stop_ns", "stops")
-
-  def __init__(
-    self,
-    begin: int,
-    begin_ns: int,
-    stop_ns: int,
-    stops: Sequence[int],
-    ends_ns: Sequence[int],
-  ):
-    self.begin, self.begin_ns, self.stop_ns = begin, begin_ns, stop_ns
-    self.stops, self.ends_ns = stops, ends_ns
-
-  def ready(self, item: int) -> tuple[int, int]:
-    """Returns when the granule that holds `item - 1` is done, and its index."""
-    last = len(self.stops) - 1
-    k = min(bisect.bisect_left(self.stops, item), last)
-    if k == last:
-      return self.stop_ns, k
-    waited = self.stop_ns - self.begin_ns - self.ends_ns[-1]
-    return self.begin_ns + self.ends_ns[k] + waited * k // last, k
-
-
-class _Writer:
-  """The visits of one Run, in the order of their items."""
-
-  __slots__ = ("run", "starts", "visits")
-
-  def __init__(self, run: Run):
-    self.run = run
-    self.starts: list[int] = []
-    self.visits: list[_Visit] = []
-
-  def before(self, item: int) -> _Visit | None:
-    """Returns the visit that emits the last of its items before `item`."""
-    k = bisect.bisect_left(self.starts, item) - 1
-    return self.visits[k] if k >= 0 else None
-
-
-class _Walk:
+class Walk:
   """The time so far on each atom, and what each stage has done."""
 
   def __init__(self, plan: TreePlan, costs: Prices):
@@ -143,7 +27,9 @@ class _Walk:
     self._ahead = 0
     self._latency = durations.to_ns(costs.cluster.links.latency_s)
     self._links: dict[tuple[str, Devices, Devices], int] = {}
-    self._writers: dict[str, dict[int, _Writer]] = {s: {} for s in costs.stages}
+    self._writers: dict[str, dict[int, visits.Writer]] = {
+      s: {} for s in costs.stages
+    }
     self._synced: dict[tuple[str, str], Devices] = {}
     self._devices = {run.stage: run.devices for run in self._runs}
 
@@ -185,15 +71,14 @@ class _Walk:
     granules = self._costs.granules(run, (low, high))
     self._swap_in(run)
     begin = self._free_at(run)
-    first, last = self._arrivals(run, granules.stops)
-    ends = granules.ends_ns
-    begin = max(begin, first)
     if self._writers[run.stage]:
       begin = max(begin, self._left_off(run, low))
+    begin, waits = self._waits(run, granules, begin)
     self._begin(run, begin)
-    stop = max(begin + ends[-1], last + granules.durations_ns[-1])
-    self._add(run, _Visit(low, begin, stop, granules.stops, ends))
-    self._end(run, stop)
+    self._add(
+      run, visits.Visit(low, begin, granules.stops, granules.ends_ns, waits)
+    )
+    self._end(run, begin + granules.ends_ns[-1] + waits[-1])
 
   def _left_off(self, run: Run, low: int) -> int:
     """Returns when other Runs of the stage have done what this one needs."""
@@ -262,55 +147,83 @@ class _Walk:
       for i in self._parts[run.devices]
     ]
 
-  def _add(self, run: Run, visit: _Visit) -> None:
+  def _add(self, run: Run, visit: visits.Visit) -> None:
     writers = self._writers[run.stage]
     writer = writers.get(id(run))
     if writer is None:
-      writer = writers[id(run)] = _Writer(run)
+      writer = writers[id(run)] = visits.Writer(run)
     writer.starts.append(visit.begin)
     writer.visits.append(visit)
 
-  def _arrivals(
-    self, run: Run, stops: Sequence[int], *, skip: Container[str] = ()
-  ) -> tuple[int, int]:
-    """Returns when a Run's first and its last granule have their items."""
-    first = last = 0
-    cohort = None if skip else self._costs.cohort(run)
-    ends = (stops[0], stops[-1]) if cohort is None else cohort[1:]
-    target = self._costs.stages[run.stage]
+  def _waits(
+    self, run: Run, granules: Granules, begin: int
+  ) -> tuple[int, list[int]]:
+    """Returns when a Run begins, and how long its samples are kept waiting."""
+    samples = visits.samples(len(granules.stops))
+    arrivals = [begin] * len(samples)
     for edge in self._costs.edges_into[run.stage]:
-      if edge.source in skip:
-        continue
-      source = self._costs.stages[edge.source]
-      needs = [source.items]
-      if not target.needs_all:
-        needs = [
-          tracks.needed(edge, source, target, (0, stop))[1] for stop in ends
-        ]
+      needs: Sequence[int] = ()
       for writer in self._writers[edge.source].values():
-        first = max(first, self._arrival(edge, writer, run, needs[0]))
-        last = max(last, self._arrival(edge, writer, run, needs[-1]))
-    return first, last
+        item_ns = self._item_ns(edge, writer.run, run)
+        if item_ns == 0 and writer.visits[-1].stop_ns <= begin:
+          continue  # all is there: they took turns
+        needs = needs or self._needs(edge, run, granules)
+        for i, k in enumerate(samples):
+          arrival = self._arrival(writer, run, needs[k], item_ns)
+          if arrival > arrivals[i]:
+            arrivals[i] = arrival
+    begin, waited, waits = arrivals[0], 0, [0]
+    for k, arrival in zip(samples[1:], arrivals[1:]):
+      waited = max(waited, arrival - begin - granules.ends_ns[k - 1])
+      waits.append(waited)
+    return begin, waits
 
-  def _arrival(self, edge: Edge, writer: _Writer, run: Run, item: int) -> int:
+  def _needs(self, edge: Edge, run: Run, granules: Granules) -> tuple[int, ...]:
+    """Returns how many items are there before each granule starts."""
+    cohort = self._costs.cohort(run)
+    return self._costs.recall(
+      ("needs", id(granules), edge.source),
+      lambda: tuple(
+        self._need(edge, cohort[1] if cohort else stop)
+        for stop in granules.stops
+      ),
+    )
+
+  def _need(self, edge: Edge, stop: int) -> int:
+    source = self._costs.stages[edge.source]
+    target = self._costs.stages[edge.target]
+    if target.needs_all:
+      return source.items
+    return tracks.needed(edge, source, target, (0, stop))[1]
+
+  def _item_ns(self, edge: Edge, source: Run, target: Run) -> float:
+    """Returns how long a link is busy with an item, but for its latency."""
+    if edge.item_bytes == 0 or source.devices == target.devices:
+      return 0.0
+    items = self._costs.stages[edge.source].items
+    every_ns = self._costs.edge_ns(
+      source.devices, target.devices, items * edge.item_bytes
+    )
+    return (every_ns - self._latency) / items
+
+  def _arrival(
+    self, writer: visits.Writer, run: Run, item: int, item_ns: float
+  ) -> int:
     """Returns when all items before `item` of a Run are at another."""
     visit = writer.before(item)
     if visit is None:
       return 0
     done, k = visit.ready(item)
-    source, target = writer.run.devices, run.devices
-    if edge.item_bytes == 0 or source == target:
+    if item_ns == 0:
       return done
-    begin = visit.stops[k - 1] if k else visit.begin
-    last = (visit.stops[k] - begin) * edge.item_bytes
-    every = (visit.stops[k] - visit.begin) * edge.item_bytes
-    move_ns = self._costs.edge_ns(source, target, last)
-    moved_ns = move_ns
-    if k:
-      moved_ns = self._costs.edge_ns(source, target, every) + k * self._latency
-    key = ("items", source, target)
-    self._links[key] = max(moved_ns, self._links.get(key, 0))
-    return max(done + move_ns, visit.begin_ns + visit.ends_ns[0] + moved_ns)
+    stops = visit.stops
+    begin = stops[k - 1] if k else visit.begin
+    last_ns = self._latency + round((stops[k] - begin) * item_ns)
+    every_ns = round((stops[k] - visit.begin) * item_ns)
+    every_ns += (k + 1) * self._latency
+    key = ("items", writer.run.devices, run.devices)
+    self._links[key] = max(every_ns, self._links.get(key, 0))
+    return max(done + last_ns, visit.begin_ns + visit.ends_ns[0] + every_ns)
 
   def _visit_lanes(self, lanes: Lanes) -> None:
     """Adds a loop: its first turn, and the others at an even pace."""
@@ -347,7 +260,7 @@ class _Walk:
     for run in body:
       begin, done = begins[run.stage], [e + rest for e in ends[run.stage]]
       since = [e - begin for e in done]
-      self._add(run, _Visit(0, begin, done[-1], stops, since))
+      self._add(run, visits.Visit(0, begin, stops, since, [0] * len(since)))
     for i, work in enumerate(load):
       if work:
         self._free[i] += rest
@@ -360,13 +273,17 @@ class _Walk:
     paths: dict[str, tuple[int, int]],
   ) -> tuple[int, int]:
     """Returns when a lane has its items, and when it had if it were alone."""
-    begin, _ = self._arrivals(run, span[1:], skip=ends)
-    path = 0
+    begin = path = 0
     for edge in self._costs.edges_into[run.stage]:
       if edge.source in paths:
         moved = self._lane_move_ns(edge, span)
         begin = max(begin, ends[edge.source][-1] + moved)
         path = max(path, paths[edge.source][1] + moved)
+      elif edge.source not in ends:
+        need = self._need(edge, span[1])
+        for writer in self._writers[edge.source].values():
+          item_ns = self._item_ns(edge, writer.run, run)
+          begin = max(begin, self._arrival(writer, run, need, item_ns))
     return begin, path
 
   def _lane_move_ns(self, edge: Edge, span: Interval) -> int:
