@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import pathlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -24,10 +25,11 @@ from absl import app, flags, logging
 
 import envs
 from experiments import recipes
-from rlinf_jax import checkpoints, training
+from rlinf_jax import checkpoints, runtime, training
 from rlinf_jax.algorithms import ppo
 from rlinf_jax.reporting import curves, memory, metrics, summary
-from rlinf_jax.runtime import meshes
+from rlinf_jax.runtime import machines, meshes
+from scheduler import errors, planners
 
 FLAGS = flags.FLAGS
 
@@ -65,6 +67,36 @@ flags.DEFINE_integer(
   "Devices to divide the environments over; default: every accelerator, or one"
   " CPU device. On CPU so many virtual devices are made.",
   1,
+)
+flags.DEFINE_string(
+  "plan",
+  None,
+  "How stages are placed and ordered: a planner ("
+  + ", ".join(planners.PLANNERS)
+  + ") or the path of a plan's JSON. The stages are then measured first."
+  " Default: one program on all devices.",
+)
+flags.DEFINE_integer(
+  "staleness",
+  0,
+  "With --plan: how many updates old the weights that act may be; iterations"
+  " then overlap.",
+  0,
+)
+flags.DEFINE_float(
+  "memory_gb",
+  None,
+  "With --plan: memory of each device; less than it has emulates smaller ones.",
+  0.0,
+)
+flags.DEFINE_string(
+  "profile",
+  None,
+  "With --plan: file of a measured profile, read if it is of this run's stages"
+  " and shapes, else measured and written. Default: in the run's folder.",
+)
+flags.DEFINE_bool(
+  "explain", False, "With --plan: print the plan, and predicted and real times."
 )
 flags.DEFINE_string(
   "loss",
@@ -162,6 +194,7 @@ def main(argv: list[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
   _configure()
   try:
+    _check_plan()
     settings, directory = _settings()
     env, judge, algorithm = recipes.build(
       settings,
@@ -212,8 +245,13 @@ def main(argv: list[str]) -> None:
       mesh=mesh,
       has_success=env.success_metric is not None,
       is_resumable=env.is_resumable,
+      transform=_transform(directory),
+      explain=FLAGS.explain,
     )
   except (
+    errors.SchedulerError,
+    runtime.StageError,
+    runtime.DeadlineError,
     checkpoints.CheckpointError,
     memory.InsufficientMemoryError,
     FloatingPointError,
@@ -295,9 +333,44 @@ def _to_sizes(flag: str, names: list[str]) -> tuple[int, ...]:
 
 def _mesh() -> jax.sharding.Mesh | None:
   num = FLAGS.num_devices
+  if FLAGS.plan is not None:
+    return None  # the plan says what runs where
   if num is None:
     num = 1 if jax.default_backend() == "cpu" else len(jax.devices())
   return None if num == 1 else meshes.items_mesh(num)
+
+
+def _check_plan() -> None:
+  """Raises ValueError for flags that --plan lacks, or for a plan unknown."""
+  plan = FLAGS.plan
+  if plan is None:
+    for name in ("staleness", "memory_gb", "profile", "explain"):
+      if FLAGS[name].present and FLAGS[name].value:
+        raise ValueError(f"--{name} needs --plan, such as --plan=auto")
+  elif plan not in planners.PLANNERS and not pathlib.Path(plan).is_file():
+    raise ValueError(
+      f"--plan={plan} is neither a planner ({', '.join(planners.PLANNERS)}) nor"
+      " a file"
+    )
+
+
+def _transform(
+  directory: pathlib.Path,
+) -> Callable[[Callable[..., Any]], runtime.M2Flow] | None:
+  """Returns what puts an iteration under --plan; None without one."""
+  if FLAGS.plan is None:
+    return None
+  budget_bytes = FLAGS.memory_gb and int(FLAGS.memory_gb * 1e9)
+  directory.mkdir(parents=True, exist_ok=True)
+  return functools.partial(
+    runtime.m2flow,
+    plan=FLAGS.plan,
+    staleness=FLAGS.staleness,
+    machine=machines.of_process(FLAGS.num_devices, memory_bytes=budget_bytes),
+    budget_bytes=budget_bytes,
+    profile_path=FLAGS.profile or directory / "profile.json",
+    donate=True,
+  )
 
 
 def _describe_devices(mesh: jax.sharding.Mesh | None) -> str:

@@ -8,6 +8,7 @@ its items by `shard_map` (`rlinf_jax.flow`).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,16 @@ def for_items(place: Place, num_items: int, quantum: int | None) -> Place:
   while parts % count:
     count -= 1
   return place_of(place.devices[:count])
+
+
+def for_loop(place: Place, node: tracing.LoopNode) -> Place:
+  """Returns as many of a place's devices as divide every stage of a loop."""
+  parts = [
+    tracing.num_items(program, inner) // (inner.spec.quantum or 1)
+    for program, inner in tracing.stage_nodes(node.body)
+    if not inner.is_barrier
+  ]
+  return for_items(place, math.gcd(*parts), None) if parts else place
 
 
 class Executables:

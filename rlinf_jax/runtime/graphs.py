@@ -98,14 +98,6 @@ def describe(
   )
 
 
-def num_items(program: tracing.Program, node: tracing.StageNode) -> int:
-  """Returns a stage's items; 1 of a barrier."""
-  for v, axis in zip(node.inputs, node.axes):
-    if axis is not None:
-      return int(program.avals[v].shape[axis])
-  return 1
-
-
 def num_bytes(aval: Any) -> int:
   """Returns the bytes of an array of this shape and dtype."""
   try:
@@ -163,7 +155,7 @@ def _stage(
     workflows.Stage(
       name=node.name,
       kind=kind,
-      items=num_items(program, node),
+      items=tracing.num_items(program, node),
       quantum=math.lcm(spec.quantum or 1, spec.groups),
       granule_min=math.lcm(spec.quantum or 1, spec.groups),
       group=spec.groups,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -11,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jex_core
 
+from rlinf_jax.flow import stages
 from rlinf_jax.runtime import (
   executables,
   graphs,
@@ -133,7 +134,7 @@ class Iteration:
     num_items = 1 if axis is None else int(aval.shape[axis])
     if is_sum:
       assert isinstance(node, tracing.StageNode)
-      num_items = graphs.num_items(self._context.program, node)
+      num_items = tracing.num_items(self._context.program, node)
     return self._value(
       f"result of {node.name}", axis=axis, num_items=num_items, is_sum=is_sum
     )
@@ -230,11 +231,8 @@ class Iteration:
         self._values[v].add(start, stop, x)
 
   def _run_loop(self, task: tasks.Task, node: tracing.LoopNode) -> Any:
-    place = self._context.place(task)
+    place = executables.for_loop(self._context.place(task), node)
     division = self._context.graph.divisions.get(node.name)
-    if division is not None:
-      quanta = [n.spec.quantum or 1 for n in tracing.stage_nodes(node.body)]
-      place = executables.for_items(place, division.items, math.lcm(*quanta))
     leaves = []
     for i, v in enumerate(node.inputs):
       axis = _outer_axis(node, i, division)
@@ -268,6 +266,9 @@ class Iteration:
 class _LoopState:
   """A loop that runs stage by stage, in lanes.
 
+  What every turn reads alike, and the inputs of all turns, are brought to a
+  stage's devices once; a turn then takes its own piece inside its program.
+
   Args:
     context: see `Context`.
     node: the loop.
@@ -281,127 +282,161 @@ class _LoopState:
     outer: dict[int, values.Value],
   ) -> None:
     self._context, self._node, self._outer = context, node, outer
-    division = context.graph.divisions[node.name]
-    self._axes, self._items = division.axes, division.items
-    self._lanes: dict[tuple[int, int], dict[int, Any]] = {}
-    self._ys: dict[tuple[int, int], list[list[Any]]] = {}
+    self._axes = context.graph.divisions[node.name].axes
+    body = node.body
+    first = node.num_consts + node.num_carry
+    self._carry = body.inputs[node.num_consts : first]
+    self._consts = dict(zip(body.inputs, node.inputs[: node.num_consts]))
+    self._stacked = dict(zip(body.inputs[first:], node.inputs[first:]))
+    self._lanes: dict[tuple[int, int], _Lane] = {}
     self._lock = threading.Lock()
 
   def run(self, task: tasks.Task) -> Any:
     """Runs one stage of one turn of one lane."""
     assert task.inner is not None
-    lane, inner, body = task.items, task.inner, self._node.body
+    inner, body = task.inner, self._node.body
     with self._lock:
-      known = self._lanes.setdefault(lane, {})
+      lane = self._lanes.setdefault(task.items, _Lane(*task.items))
     if inner is body.nodes[0]:
-      self._begin_turn(known, lane, task.turn)
-    fn_inputs = _needs(inner)
+      self._begin_turn(lane, task.turn)
     if inner.spec.place == "mesh":
-      place = executables.for_items(
-        self._context.place(task), lane[1] - lane[0], inner.spec.quantum
-      )
-      given = [self._read(known, v, lane, task.turn, place) for v in fn_inputs]
-      run = self._context.compiled.custom(
-        ("turn", self._node.name, inner.name, place), _glued(inner), place
-      )
-      out = run(*given)
+      out = self._run_on_mesh(lane, inner, task)
     else:
-      given = [self._read(known, v, lane, task.turn, None) for v in fn_inputs]
-      at = dict(zip(fn_inputs, given))
-      if inner.glue is not None:
-        made = self._context.compiled.glue(inner.glue)(
-          *[at[v] for v in inner.glue.inputs]
-        )
-        at |= dict(zip(inner.glue.outputs, made))
-      out = inner.call.on_host(
-        *[at.get(v, body.constants.get(v)) for v in inner.inputs]
-      )
-    known.update(zip(inner.outputs, out))
+      out = self._run_on_host(lane, inner, task.turn)
+    lane.known.update(zip(inner.outputs, out))
     if inner is body.nodes[-1]:
-      out = [*out, *self._end_turn(known, lane, task)]
+      out = [*out, *self._end_turn(lane, task)]
     return out
 
-  def _begin_turn(
-    self, known: dict[int, Any], lane: tuple[int, int], turn: int
-  ) -> None:
-    node, body = self._node, self._node.body
-    first = node.num_consts
-    carry = body.inputs[first : first + node.num_carry]
-    if turn:
-      handed_on = [known[v] for v in body.outputs[: node.num_carry]]
-      known.clear()
-      known.update(zip(carry, handed_on))
-    else:
-      known.clear()
-
-  def _read(
-    self,
-    known: dict[int, Any],
-    v: int,
-    lane: tuple[int, int],
-    turn: int,
-    place: executables.Place | None,
-  ) -> Any:
-    node, body = self._node, self._node.body
-    axis, size = self._axes.get(v), lane[1] - lane[0]
-    layout = None if place is None else place.sharding(axis, size)
-    if v in known:
-      return transport.send(known[v], layout)
-    if v in body.constants:
-      return transport.send(body.constants[v], layout)
-    i = body.inputs.index(v)
-    outer = self._outer[node.inputs[i]]
-    if i < node.num_consts:
-      return outer.whole(layout)
-    if i < node.num_consts + node.num_carry:
-      assert axis is not None
-      known[v] = outer.read(*lane, axis, layout)
-      return known[v]
-    if axis is None:
-      known[v] = transport.send(outer.whole(self._flat(place))[turn], layout)
-    else:
-      whole = outer.whole(self._flat(place))
-      known[v] = transport.send(_turn_of(whole, turn, axis, lane), layout)
-    return known[v]
-
-  def _flat(self, place: executables.Place | None) -> Any:
-    return None if place is None else place.replicated()
-
-  def _end_turn(
-    self, known: dict[int, Any], lane: tuple[int, int], task: tasks.Task
+  def _run_on_mesh(
+    self, lane: _Lane, inner: tracing.StageNode, task: tasks.Task
   ) -> list[Any]:
-    node, body = self._node, self._node.body
-    place = None
-    assert task.inner is not None
-    if task.inner.spec.place == "mesh":
-      place = executables.for_items(
-        self._context.place(task),
-        lane[1] - lane[0],
-        task.inner.spec.quantum,
-      )
-    if body.glue is not None:
-      given = [
-        self._read(known, v, lane, task.turn, place) for v in body.glue.inputs
-      ]
-      made = self._context.compiled.glue(body.glue)(*given)
-      known.update(zip(body.glue.outputs, made))
-    for v in body.outputs:
-      if v not in known:
-        known[v] = self._read(known, v, lane, task.turn, place)
-    ys = [known[v] for v in body.outputs[node.num_carry :]]
-    with self._lock:
-      self._ys.setdefault(lane, []).append(ys)
-    if task.turn + 1 < node.length:
-      return ys
-    return self._finish(known, lane)
+    place = executables.for_items(
+      self._context.place(task), lane.size, inner.spec.quantum
+    )
+    needs = _needs(inner)
+    stacked = tuple(v for v in needs if v in self._stacked)
+    key = ("turn", self._node.name, inner.name, place, lane.start, lane.stop)
+    run = self._context.compiled.custom(
+      key,
+      _turn_fn(inner, needs, stacked, self._axes, (lane.start, lane.stop)),
+      place,
+    )
+    given = [self._placed(lane, v, inner.name, place) for v in needs]
+    return run(np.int32(task.turn), *given)
 
-  def _finish(self, known: dict[int, Any], lane: tuple[int, int]) -> list[Any]:
+  def _run_on_host(
+    self, lane: _Lane, inner: tracing.StageNode, turn: int
+  ) -> list[Any]:
+    at = {v: self._on_host(lane, v, turn) for v in _needs(inner)}
+    if inner.glue is not None:
+      made = self._context.compiled.glue(inner.glue)(
+        *[at[v] for v in inner.glue.inputs]
+      )
+      at |= dict(zip(inner.glue.outputs, made))
+    return inner.call.on_host(*[at[v] for v in inner.inputs])
+
+  def _placed(
+    self, lane: _Lane, v: int, stage: str, place: executables.Place
+  ) -> Any:
+    """Returns a value on a place: of xs all turns, of others this turn's."""
+    axis = self._axes.get(v)
+    if v in lane.known:
+      return transport.send(lane.known[v], place.sharding(axis, lane.size))
+    if (stage, v) not in lane.placed:
+      lane.placed[stage, v] = self._from_outside(lane, v, axis, place)
+    return lane.placed[stage, v]
+
+  def _from_outside(
+    self, lane: _Lane, v: int, axis: int | None, place: executables.Place
+  ) -> Any:
+    if v in self._consts:
+      return self._outer[self._consts[v]].whole(place.replicated())
+    if v in self._stacked:
+      return self._outer[self._stacked[v]].whole(place.replicated())
+    if v in self._carry:
+      return self._first_carry(lane, v, place.sharding(axis, lane.size))
+    return transport.send(self._node.body.constants[v], place.replicated())
+
+  def _first_carry(self, lane: _Lane, v: int, layout: Any) -> Any:
+    i = self._node.num_consts + self._carry.index(v)
+    axis = self._axes[v]
+    outer = self._outer[self._node.inputs[i]]
+    lane.known[v] = outer.read(lane.start, lane.stop, axis, layout)
+    return lane.known[v]
+
+  def _on_host(self, lane: _Lane, v: int, turn: int) -> Any:
+    """Returns a turn's value as a NumPy array."""
+    body = self._node.body
+    if v in lane.known:
+      return np.asarray(lane.known[v])
+    if v in body.constants:
+      return np.asarray(body.constants[v])
+    if v in self._carry:
+      return self._first_carry(lane, v, None)
+    if v in self._consts:
+      return self._outer[self._consts[v]].whole(None)
+    row = self._outer[self._stacked[v]].whole(None)[turn]
+    axis = self._axes.get(v)
+    if axis is None:
+      return row
+    return row[(slice(None),) * axis + (slice(lane.start, lane.stop),)]
+
+  def _begin_turn(self, lane: _Lane, turn: int) -> None:
+    outputs = self._node.body.outputs[: self._node.num_carry]
+    handed_on = [lane.known[v] for v in outputs] if turn else []
+    lane.known.clear()
+    lane.known.update(zip(self._carry, handed_on))
+
+  def _end_turn(self, lane: _Lane, task: tasks.Task) -> list[Any]:
     node, body = self._node, self._node.body
-    out = [known[v] for v in body.outputs[: node.num_carry]]
-    out += [_stack(list(y_t)) for y_t in zip(*self._ys.pop(lane))]
+    assert task.inner is not None
+    glue = body.glue
+    wanted = [*(glue.inputs if glue else ()), *body.outputs]
+    made = set(glue.outputs) if glue else set()
+    for v in wanted:
+      if v in made or v in lane.known:
+        continue
+      lane.known[v] = self._turns_own(lane, v, task)
+    if glue is not None:
+      given = [lane.known[v] for v in glue.inputs]
+      if task.inner.spec.place == "mesh":
+        place = self._context.place(task)
+        given = transport.send(given, place.replicated())
+      out = self._context.compiled.glue(glue)(*given)
+      lane.known.update(zip(glue.outputs, out))
+    ys = [lane.known[v] for v in body.outputs[node.num_carry :]]
+    lane.ys.append(ys)
+    return ys if task.turn + 1 < node.length else self._finish(lane)
+
+  def _turns_own(self, lane: _Lane, v: int, task: tasks.Task) -> Any:
+    """Returns a turn's value of what no stage has made."""
+    if v in self._stacked:
+      return self._on_host(lane, v, task.turn)
+    place = self._context.place(task)
+    return self._from_outside(lane, v, self._axes.get(v), place)
+
+  def _finish(self, lane: _Lane) -> list[Any]:
+    node, body = self._node, self._node.body
+    out = [lane.known[v] for v in body.outputs[: node.num_carry]]
+    out += [_stack(list(y_t)) for y_t in zip(*lane.ys)]
     for v, x in zip(node.outputs, out):
-      self._outer[v].add(*lane, x)
+      self._outer[v].add(lane.start, lane.stop, x)
     return out
+
+
+class _Lane:
+  """What a lane of a loop holds between its stages."""
+
+  def __init__(self, start: int, stop: int) -> None:
+    self.start, self.stop = start, stop
+    self.known: dict[int, Any] = {}  # of this turn
+    self.placed: dict[tuple[str, int], Any] = {}  # of all turns, by stage
+    self.ys: list[list[Any]] = []
+
+  @property
+  def size(self) -> int:
+    return self.stop - self.start
 
 
 def _outer_axis(
@@ -422,48 +457,38 @@ def _needs(node: tracing.StageNode) -> list[int]:
   return list(dict.fromkeys(reads))
 
 
-def _glued(node: tracing.StageNode) -> Callable[..., list[Any]]:
-  """Returns a stage with the glue before it, as a function of what it needs."""
-  needs = _needs(node)
+def _turn_fn(
+  node: tracing.StageNode,
+  needs: Sequence[int],
+  stacked: Sequence[int],
+  axes: dict[int, int],
+  lane: tuple[int, int],
+) -> Callable[..., list[Any]]:
+  """Returns (turn, *needs) -> a stage's results, with the glue before it."""
 
-  def run(*leaves: Any) -> list[Any]:
+  def run(turn: Any, *leaves: Any) -> list[Any]:
     known = dict(zip(needs, leaves))
+    for v in stacked:
+      row = jax.lax.dynamic_index_in_dim(known[v], turn, 0, keepdims=False)
+      known[v] = row if v not in axes else lanes.part(row, axes[v], *lane)
     if node.glue is not None:
-      glue = executables.jex_core.jaxpr_as_fun(node.glue.jaxpr)
+      glue = jex_core.jaxpr_as_fun(node.glue.jaxpr)
       made = glue(*[known[v] for v in node.glue.inputs])
       known |= dict(zip(node.glue.outputs, made))
     given = [known[v] for v in node.inputs]
-    return executables.stages.run_granule(
-      node.call, node.axes, node.out_axis, given
-    )
+    return stages.run_granule(node.call, node.axes, node.out_axis, given)
 
   return run
 
 
-def _turn_of(whole: Any, turn: int, axis: int, lane: tuple[int, int]) -> Any:
-  if isinstance(whole, np.ndarray):
-    return whole[turn][(slice(None),) * axis + (slice(*lane),)]
-  return _turn_of_device(whole, turn, axis, lane)
-
-
-def _turn_of_device(
-  whole: Any, turn: int, axis: int, lane: tuple[int, int]
-) -> Any:
-  return _take_turn(whole, turn, axis=axis, start=lane[0], stop=lane[1])
-
-
-def _take(whole: Any, turn: Any, *, axis: int, start: int, stop: int) -> Any:
-  row = jax.lax.dynamic_index_in_dim(whole, turn, 0, keepdims=False)
-  return jax.lax.slice_in_dim(row, start, stop, axis=axis)
-
-
-_take_turn = jax.jit(_take, static_argnames=("axis", "start", "stop"))
-
-
 def _stack(rows: list[Any]) -> Any:
-  if all(isinstance(row, np.ndarray) for row in rows):
-    return np.stack(rows)
-  return _stack_on_device(*rows)
+  """Stacks the rows of all turns where the last of them is.
+
+  The first turn's come from outside the loop, and may lie elsewhere.
+  """
+  if isinstance(rows[-1], np.ndarray):
+    return np.stack([np.asarray(row) for row in rows])
+  return _stack_on_device(*transport.send(rows, rows[-1].sharding))
 
 
 @jax.jit

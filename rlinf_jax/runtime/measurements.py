@@ -114,7 +114,7 @@ def fingerprint(graph: graphs.Graph, machine: machines.Machine) -> str:
     machine.cluster.num_devices,
     [
       (node.name, [str(program.avals[v]) for v in node.inputs])
-      for program, node in _stage_nodes(graph.traced.program)
+      for program, node in tracing.stage_nodes(graph.traced.program)
     ],
     [(s.name, s.items, s.quantum) for s in graph.workflow.stages],
   ]
@@ -192,16 +192,6 @@ def links(machine: machines.Machine) -> clusters.Links:
   )
 
 
-def _stage_nodes(
-  program: tracing.Program,
-) -> Iterator[tuple[tracing.Program, tracing.StageNode]]:
-  for node in program.nodes:
-    if isinstance(node, tracing.StageNode):
-      yield program, node
-    else:
-      yield from _stage_nodes(node.body)
-
-
 def _class_of(
   graph: graphs.Graph, machine: machines.Machine, stage: str
 ) -> str:
@@ -250,7 +240,9 @@ def _runner(
   leaves = inputs[point.stage]
   if isinstance(node, tracing.LoopNode):
     if node.name == point.stage:
-      place = executables.place_of(machine.devices[: point.devices])
+      place = executables.for_loop(
+        executables.place_of(machine.devices[: point.devices]), node
+      )
       placed = transport.send(leaves, place.replicated())
       loop = compiled.loop(node, place)
       return lambda: loop(*placed)

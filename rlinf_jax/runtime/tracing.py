@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -275,13 +276,21 @@ def call_loop(node: LoopNode, args: Sequence[Any]) -> list[Any]:
   return [*carry, *ys]
 
 
-def stage_nodes(program: Program) -> Iterator[StageNode]:
-  """Yields every stage of a program, those in loops too."""
+def stage_nodes(program: Program) -> Iterator[tuple[Program, StageNode]]:
+  """Yields every stage, those in loops too, with the program it is part of."""
   for node in program.nodes:
     if isinstance(node, StageNode):
-      yield node
+      yield program, node
     else:
       yield from stage_nodes(node.body)
+
+
+def num_items(program: Program, node: StageNode) -> int:
+  """Returns a stage's items; 1 of a barrier."""
+  for v, axis in zip(node.inputs, node.axes):
+    if axis is not None:
+      return int(program.avals[v].shape[axis])
+  return 1
 
 
 def sources(program: Program, values: Iterable[int]) -> set[int]:
@@ -472,6 +481,12 @@ def _needed(jaxpr: Any) -> list[Any]:
     if eqn.effects or any(v in live for v in eqn.outvars):
       kept.append(eqn)
       live |= {v for v in eqn.invars if not isinstance(v, jex_core.Literal)}
+    elif _is_node(eqn):
+      warnings.warn(
+        f"nothing uses what stage '{_name(eqn)}' returns at {_line(eqn)}; it is"
+        " left out",
+        stacklevel=2,
+      )
   return kept[::-1]
 
 

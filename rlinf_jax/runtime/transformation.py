@@ -216,6 +216,33 @@ class M2Flow:
     )
     return "\n".join(lines)
 
+  def compare(self) -> str:
+    """Returns what the last call took, beside what was predicted."""
+    timeline, predicted_s = self.timeline, self.evaluation.seconds
+    n = timeline.num_iterations
+    if n < 2:
+      return "nothing to compare: one program, or fewer than two iterations"
+    first, last = (timeline.iteration_stop_ns(i) for i in (0, n - 1))
+    measured_s = (last - first) / (n - 1) * 1e-9
+    busy_ns: dict[str, int] = {}
+    for event in timeline.events:
+      if event.iteration:
+        spent = event.stop_ns - event.start_ns
+        busy_ns[event.stage] = busy_ns.get(event.stage, 0) + spent
+    expected_ns: dict[str, int] = {}
+    for a in self.evaluation.flat.activities:
+      expected_ns[a.stage] = expected_ns.get(a.stage, 0) + a.duration_ns
+    lines = [
+      f"an iteration took {measured_s:.6f} s; {predicted_s:.6f} s were"
+      " predicted"
+    ]
+    for stage, ns in busy_ns.items():
+      lines.append(
+        f"  {stage}: {ns / (n - 1) * 1e-9:.6f} s,"
+        f" {expected_ns.get(stage, 0) * 1e-9:.6f} s predicted"
+      )
+    return "\n".join(lines)
+
   @property
   def _ready(self) -> _Prepared:
     if self._prepared is None:
@@ -357,7 +384,7 @@ def _placed(program: Any, mesh: jax.sharding.Mesh) -> Any:
 def _why_close(graph: graphs.Graph) -> tuple[str, ...]:
   """Returns what keeps the flow from giving the same bits under any plan."""
   reasons = [f"glue rounds: {glue}" for glue in graph.traced.inexact]
-  for node in tracing.stage_nodes(graph.traced.program):
+  for _, node in tracing.stage_nodes(graph.traced.program):
     if (
       not node.is_barrier
       and node.spec.quantum is None

@@ -120,7 +120,11 @@ class Value:
     return transport.send(self._get(), sharding)
 
   def move(self, sharding_fn: Callable[[Any], Any]) -> int:
-    """Moves a whole value, deletes the old copy; returns the bytes moved."""
+    """Moves a whole value; returns the bytes moved.
+
+    The old copy is let go of, not deleted: a stage on other devices may still
+    be reading it, and of the first state the caller holds it too.
+    """
     with self._board.changed:
       old = self._whole
     if not isinstance(old, jax.Array) or old.is_deleted():
@@ -134,7 +138,6 @@ class Value:
       self._whole = new
       self._ledger.remove(old)
       self._ledger.add(new, self.what)
-    old.delete()
     return int(new.nbytes)
 
   def release(self) -> None:

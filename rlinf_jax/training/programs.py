@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rlinf_jax import flow
+from rlinf_jax import flow, runtime
 from rlinf_jax.algorithms import evaluation, ppo
 from rlinf_jax.reporting import memory, progress
 from rlinf_jax.runtime import meshes
@@ -22,19 +23,18 @@ class Programs(NamedTuple):
 
   Attributes:
     init: () -> TrainState.
-    iterate: (TrainState, num_steps) -> (TrainState, metrics); the state is
-      donated.
-    iterate_last: the same with fewer rows, for the steps that whole iterations
-      leave over; None where there are none.
+    iterate: (TrainState, steps of each iteration) -> an iterator over
+      (TrainState, metrics), one for each; the state is donated.
     state: the state's shapes, dtypes and shardings, to restore onto.
     estimates: what each program needs of memory.
+    flow: the iteration under a plan, where it runs under one.
   """
 
   init: Callable[[], ppo.TrainState]
-  iterate: Callable[..., Any]
-  iterate_last: Callable[..., Any] | None
+  iterate: Callable[[ppo.TrainState, Iterable[int]], Generator[Any, None, None]]
   state: Any
   estimates: list[memory.Estimate]
+  flow: runtime.M2Flow | None = None
 
 
 class Evaluation(NamedTuple):
@@ -59,6 +59,7 @@ def compile_programs(
   num_seeds: int,
   mesh: jax.sharding.Mesh | None,
   display: progress.Progress,
+  transform: Callable[[Callable[..., Any]], runtime.M2Flow] | None = None,
 ) -> Programs:
   """Returns the programs of a run; runs nothing.
 
@@ -69,6 +70,7 @@ def compile_programs(
     num_seeds: policies trained at once, by `vmap`, with seeds from `seed` on.
     mesh: devices to divide the environments over; None is the first device.
     display: where phases are named and timed.
+    transform: puts an iteration under a plan, in place of one program.
   """
   config = algorithm.config
 
@@ -97,18 +99,51 @@ def compile_programs(
 
   with display.phase("compile initial state"):
     compiled_init = jax.jit(init, out_shardings=shardings).lower().compile()
-  with display.phase("compile iteration"):
-    iterate = compile_iteration(config.unroll_length)
-  left_over = num_steps % (config.num_envs * config.unroll_length)
-  iterate_last = None
+  estimates = [memory.estimate(compiled_init, name="making the initial state")]
+  planned, whole = None, None
+  if transform is not None:
+    iteration = functools.partial(_iteration, algorithm, config.unroll_length)
+    if num_seeds > 1:
+      iteration = jax.vmap(iteration, in_axes=(0, None))
+    planned = transform(iteration)
+    with display.phase("trace, measure and plan"):
+      planned.prepare(compiled_init(), np.int32(_whole(config)))
+  else:
+    with display.phase("compile iteration"):
+      whole = compile_iteration(config.unroll_length)
+    estimates.append(memory.estimate(whole, name="an iteration"))
+  left_over, last = num_steps % _whole(config), None
   if left_over:
     with display.phase("compile last iteration"):
-      iterate_last = compile_iteration(-(-left_over // config.num_envs))
-  estimates = [
-    memory.estimate(compiled_init, name="making the initial state"),
-    memory.estimate(iterate, name="an iteration"),
-  ]
-  return Programs(compiled_init, iterate, iterate_last, abstract, estimates)
+      last = compile_iteration(-(-left_over // config.num_envs))
+
+  def iterate(
+    state: ppo.TrainState, counts: Iterable[int]
+  ) -> Generator[Any, None, None]:
+    counts = list(counts)
+    num_whole = sum(n == _whole(config) for n in counts)
+    if planned is not None:
+      inputs = [(np.int32(n),) for n in counts[:num_whole]]
+      for out in planned.iterate(state, inputs):
+        state = out[0]
+        yield out
+      if mesh is None:
+        state = jax.device_put(state, jax.devices()[0])
+    elif whole is not None:
+      for n in counts[:num_whole]:
+        state, row = whole(state, np.int32(n))
+        yield state, row
+    for n in counts[num_whole:]:
+      assert last is not None
+      state, row = last(state, np.int32(n))
+      yield state, row
+
+  return Programs(compiled_init, iterate, abstract, estimates, planned)
+
+
+def _whole(config: ppo.Config) -> int:
+  """Returns the steps of an iteration."""
+  return config.num_envs * config.unroll_length
 
 
 def make_evaluation(

@@ -7,13 +7,13 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from rlinf_jax import checkpoints
+from rlinf_jax import checkpoints, runtime
 from rlinf_jax.algorithms import evaluation, ppo
 from rlinf_jax.reporting import (
   interrupts,
@@ -93,6 +93,8 @@ def train(
   mesh: jax.sharding.Mesh | None = None,
   has_success: bool = False,
   is_resumable: bool = True,
+  transform: Callable[[Callable[..., Any]], runtime.M2Flow] | None = None,
+  explain: bool = False,
 ) -> Result:
   """Runs a training run to its end, or to the first reason to stop.
 
@@ -106,6 +108,9 @@ def train(
     has_success: whether the environment says when a task is solved.
     is_resumable: False where the environment keeps state outside the program;
       a resumed run then begins new episodes.
+    transform: puts an iteration under a plan, see `runtime.m2flow`.
+    explain: whether to print the plan, what it was predicted to take and what
+      it took.
 
   Raises:
     InsufficientMemoryError: the programs do not fit.
@@ -133,7 +138,10 @@ def train(
       num_seeds=options.num_seeds,
       mesh=mesh,
       display=display,
+      transform=transform,
     )
+    if explain and programs.flow is not None:
+      display.print(programs.flow.explain())
     display.print(
       memory.check_fits(programs.estimates, suggestions=options.suggestions)
     )
@@ -164,7 +172,10 @@ def train(
         writer=writer,
         start_s=start_s,
       )
-      return run.to_the_end(state, first_step, interrupt)
+      result = run.to_the_end(state, first_step, interrupt)
+    if explain and programs.flow is not None:
+      display.print(programs.flow.compare())
+    return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,9 +202,14 @@ class _Run:
     first_step, training_s = step, 0.0
     evaluated_at = saved_at = step
     episodes = None
-    while step < options.num_steps and not self._must_stop(interrupt):
-      before_s = time.monotonic()
-      state, num_new, row = self._iterate(state, step)
+    before_s = time.monotonic()
+    counts = self._counts(step)
+    iterations = self.programs.iterate(state, counts)
+    for num_new in counts:
+      if self._must_stop(interrupt):
+        break
+      state, row = next(iterations)
+      row = jax.device_get(row)
       duration_s = time.monotonic() - before_s
       training_s += duration_s
       step += num_new
@@ -206,6 +222,8 @@ class _Run:
       ):
         self._save(state, step)
         saved_at = step
+      before_s = time.monotonic()
+    iterations.close()
     is_finished = step >= options.num_steps
     if saved_at < step or step == first_step:
       self._save(state, step)
@@ -233,16 +251,11 @@ class _Run:
     self.display.print(f"stopping after --max_minutes={max_minutes:g}")
     return True
 
-  def _iterate(
-    self, state: ppo.TrainState, step: int
-  ) -> tuple[ppo.TrainState, int, dict[str, Any]]:
+  def _counts(self, step: int) -> list[int]:
+    """Returns the steps of each iteration that is still to be run."""
     whole = self.config.num_envs * self.config.unroll_length
-    num_new = min(whole, self.options.num_steps - step)
-    program = self.programs.iterate
-    if num_new < whole and self.programs.iterate_last is not None:
-      program = self.programs.iterate_last
-    state, row = program(state, np.int32(num_new))
-    return state, num_new, jax.device_get(row)
+    full, rest = divmod(max(self.options.num_steps - step, 0), whole)
+    return [whole] * full + [rest] * bool(rest)
 
   def _report(self, step: int, row: dict[str, Any]) -> None:
     row = {**row, "wall_s": time.monotonic() - self.start_s}
