@@ -21,12 +21,12 @@ class Walk:
     self._runs = tuple(runs(plan.root))
     sets = tuple(run.devices for run in self._runs)
     self._atoms, parts = costs.atoms(sets)
-    self._parts = dict(zip(sets, parts))
+    self._parts = {id(r): part for r, part in zip(self._runs, parts)}
     self._free = [0] * len(self._atoms)
     self._begun = [-1] * len(self._atoms)
     self._ahead = 0
     self._latency = durations.to_ns(costs.cluster.links.latency_s)
-    self._links: dict[tuple[str, Devices, Devices], int] = {}
+    self._longest_link_ns = 0
     self._writers: dict[str, dict[int, visits.Writer]] = {
       s: {} for s in costs.stages
     }
@@ -45,7 +45,7 @@ class Walk:
 
   def links_ns(self) -> int:
     """Returns the longest that one iteration keeps a link."""
-    return max(self._links.values(), default=0)
+    return self._longest_link_ns
 
   def visit(self, node: Node, window: turns.Window | None) -> None:
     """Adds a subtree, or a turn of it."""
@@ -93,20 +93,20 @@ class Walk:
     return done
 
   def _begin(self, run: Run, at: int) -> None:
-    for i in self._parts[run.devices]:
+    for i in self._parts[id(run)]:
       if self._begun[i] < 0:
         self._begun[i] = at
 
   def _swap_in(self, run: Run) -> None:
     if not run.is_resident:
-      for i, swap_ns in zip(self._parts[run.devices], self._swaps(run)):
+      for i, swap_ns in zip(self._parts[id(run)], self._swaps(run)):
         if swap_ns and self._begun[i] < 0:
           self._begun[i] = self._free[i]
         self._free[i] += swap_ns
 
   def _free_at(self, run: Run) -> int:
     """Returns when a Run's devices are free, and have the weights."""
-    begin = max([self._free[i] for i in self._parts[run.devices]])
+    begin = max([self._free[i] for i in self._parts[id(run)]])
     for sync in self._costs.syncs_into[run.stage]:
       begin = self._sync(run, sync, begin)
     return begin
@@ -124,7 +124,7 @@ class Walk:
       source, run.devices, sync.num_bytes, run.config.devices
     )
     if run.stage in self._copies:
-      self._links["weights", source, run.devices] = sync_ns
+      self._longest_link_ns = max(self._longest_link_ns, sync_ns)
       if self._costs.workflow.staleness == 0:
         return max(begin, sync_ns)
       # It is on its way while earlier iterations have the devices.
@@ -135,7 +135,7 @@ class Walk:
     return begin + sync_ns
 
   def _end(self, run: Run, stop: int) -> None:
-    part = self._parts[run.devices]
+    part = self._parts[id(run)]
     swaps = (0,) * len(part) if run.is_resident else self._swaps(run)
     for i, swap_ns in zip(part, swaps):
       self._free[i] = stop + swap_ns
@@ -144,7 +144,7 @@ class Walk:
     num_bytes = self._costs.state_bytes(run)
     return [
       self._costs.swap_ns(self._atoms[i], num_bytes)
-      for i in self._parts[run.devices]
+      for i in self._parts[id(run)]
     ]
 
   def _add(self, run: Run, visit: visits.Visit) -> None:
@@ -169,7 +169,7 @@ class Walk:
           continue  # all is there: they took turns
         needs = needs or self._needs(edge, run, granules)
         for i, k in enumerate(samples):
-          arrival = self._arrival(writer, run, needs[k], item_ns)
+          arrival = self._arrival(writer, needs[k], item_ns)
           if arrival > arrivals[i]:
             arrivals[i] = arrival
     begin, waited, waits = arrivals[0], 0, [0]
@@ -206,10 +206,8 @@ class Walk:
     )
     return (every_ns - self._latency) / items
 
-  def _arrival(
-    self, writer: visits.Writer, run: Run, item: int, item_ns: float
-  ) -> int:
-    """Returns when all items before `item` of a Run are at another."""
+  def _arrival(self, writer: visits.Writer, item: int, item_ns: float) -> int:
+    """Returns when all items before `item` of a Run are where they are read."""
     visit = writer.before(item)
     if visit is None:
       return 0
@@ -221,8 +219,7 @@ class Walk:
     last_ns = self._latency + round((stops[k] - begin) * item_ns)
     every_ns = round((stops[k] - visit.begin) * item_ns)
     every_ns += (k + 1) * self._latency
-    key = ("items", writer.run.devices, run.devices)
-    self._links[key] = max(every_ns, self._links.get(key, 0))
+    self._longest_link_ns = max(self._longest_link_ns, every_ns)
     return max(done + last_ns, visit.begin_ns + visit.ends_ns[0] + every_ns)
 
   def _visit_lanes(self, lanes: Lanes) -> None:
@@ -242,9 +239,9 @@ class Walk:
         begin, path = self._lane(run, span, ends, paths)
         if not ends[run.stage]:
           begins[run.stage] = begin = max(begin, begins[run.stage])
-        begin = max([begin, *(self._free[i] for i in self._parts[run.devices])])
+        begin = max([begin, *(self._free[i] for i in self._parts[id(run)])])
         self._begin(run, begin)
-        for i in self._parts[run.devices]:
+        for i in self._parts[id(run)]:
           self._free[i] = begin + lane_ns
           load[i] += lane_ns
         ends[run.stage].append(begin + lane_ns)
@@ -283,7 +280,7 @@ class Walk:
         need = self._need(edge, span[1])
         for writer in self._writers[edge.source].values():
           item_ns = self._item_ns(edge, writer.run, run)
-          begin = max(begin, self._arrival(writer, run, need, item_ns))
+          begin = max(begin, self._arrival(writer, need, item_ns))
     return begin, path
 
   def _lane_move_ns(self, edge: Edge, span: Interval) -> int:

@@ -287,13 +287,16 @@ class Emission:
     for target in self._layout.tracks if edges else ():
       edge = edges.get(target.run.stage)
       source, to = track.run.devices, target.run.devices
-      if edge and self._costs.edge_ns(source, to, edge.item_bytes):
+      if edge is None or not self._costs.edge_ns(source, to, edge.item_bytes):
+        continue
+      start, stop = tracks.received(edge, own, target)
+      if start < track.share[1] and track.share[0] < stop:
         routes.append(
           Route(
             target=target,
             item_bytes=edge.item_bytes,
             link=self._link(f"{source} > {to}"),
-            span=tracks.received(edge, own, target),
+            span=(start, stop),
             is_inside=loop is not None and edge.target in loop.stages,
             is_back=workflow.is_back_edge(edge),
           )

@@ -419,6 +419,72 @@ def test_a_tail_needs_no_second_sync():
   assert kinds.count("weight_sync") == 1
 
 
+def test_a_second_copy_is_not_overwritten_before_it_was_read():
+  flow = toys.workflow(
+    stage("g", 4),
+    stage("t", 4, "train"),
+    syncs=(WeightSync(source="t", target="g", num_bytes=3),),
+    staleness=2,
+  )
+  flat = lower(
+    spatial(run("g", "0", 4), run("t", "1", 4)),
+    flow,
+    toys.profile(g=1.0, t=1.0),
+    copies=("g",),
+  )
+  # Weights for iteration i may come after i - 3 was trained on, but overwrite
+  # what i - 2 reads.
+  assert {
+    ("apply of 't'", "weight_sync of 't' to 'g'", 3, "end"),
+    ("compute of 'g' [0, 4)", "weight_sync of 't' to 'g'", 2, "end"),
+    ("weight_sync of 't' to 'g'", "compute of 'g' [0, 4)", 0, "end"),
+  } <= toys.arcs(flat)
+
+
+def test_a_decode_waits_for_the_inputs_of_its_cohort():
+  flow = toys.workflow(
+    stage("a", 4),
+    stage("g", 4, "decode", lengths=DECODE),
+    edges=(Edge(source="a", target="g", item_bytes=1),),
+  )
+  flat = lower(
+    spatial(
+      run("a", "0", 1),
+      temporal(
+        run("g", "1-2", 1, share=(0, 2), cohort=(0, 4)),
+        run("g", "1", 1, share=(2, 4), cohort=(0, 4)),
+      ),
+    ),
+    flow,
+    toys.profile(a=1.0, g=toys.TOKEN),
+  )
+  # All four are brought to where the cohort begins, each in 1 s after 1 s; two
+  # replicas decode 2 items until 2 s later, one the others for 6 s more.
+  moved = [name for name in toys.orders(flat) if " > " in name]
+  assert moved == ["0 > 1-2"]
+  assert period(flat) == 5 + 2 + 6
+
+
+def test_a_link_carries_first_what_is_read_first():
+  stages = (stage("a", 1), stage("b", 1), stage("c", 1))
+  edges = (
+    Edge(source="a", target="b", item_bytes=1),
+    Edge(source="a", target="c", item_bytes=4),
+  )
+  root = spatial(run("a", "0", 1), temporal(run("b", "1", 1), run("c", "1", 1)))
+  for listed in (edges, edges[::-1]):
+    flat = lower(
+      root,
+      toys.workflow(*stages, edges=listed),
+      toys.profile(a=1.0, b=1.0, c=1.0),
+    )
+    assert toys.orders(flat)["0 > 1"] == [
+      "transfer of 'a' to 'b' [0, 1)", "transfer of 'a' to 'c' [0, 1)"
+    ]  # fmt: skip
+    # a 1 s, to b 1 s, and 4 s to c, while b works.
+    assert period(flat) == 1 + 1 + 4 + 1
+
+
 def test_items_move_between_devices_in_order():
   flow = toys.workflow(
     stage("a", 4),
