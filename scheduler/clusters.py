@@ -7,6 +7,9 @@ import dataclasses
 from scheduler import errors
 from scheduler.devices import Devices
 
+# Slower rates are mistakes, and too slow ones divide by zero.
+_LEAST_RATE = 1e-9
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceClass:
@@ -88,10 +91,11 @@ class Cluster:
     if len(set(names)) != len(names):
       raise errors.ClusterError(f"device classes {names} share a name")
     for c in self.classes:
-      if c.memory_bytes <= 0 or c.flops_per_s < 0 or c.memory_bytes_per_s < 0:
+      rates = (c.flops_per_s, c.memory_bytes_per_s)
+      if c.memory_bytes <= 0 or any(r and r < _LEAST_RATE for r in rates):
         raise errors.ClusterError(
-          f"device class {c.name!r} needs positive memory_bytes and rates that"
-          f" are not negative, got {c}"
+          f"device class {c.name!r} needs positive memory_bytes, and rates of"
+          f" at least {_LEAST_RATE}, or 0 where they are not known; got {c}"
         )
     for n in self.nodes:
       if n.device_class not in names:
@@ -108,9 +112,10 @@ class Cluster:
     if not self.nodes:
       raise errors.ClusterError("the cluster has no nodes")
     rates = dataclasses.astuple(self.links)
-    if min(rates[:4]) <= 0 or self.links.latency_s < 0:
+    if min(rates[:4]) < _LEAST_RATE or self.links.latency_s < 0:
       raise errors.ClusterError(
-        f"bandwidths must be positive and latency not negative: {self.links}"
+        f"bandwidths must be at least {_LEAST_RATE} and latency not negative:"
+        f" {self.links}"
       )
     seen = Devices()
     for group in self.groups:
@@ -173,16 +178,12 @@ class Cluster:
     count, start = 0, 0
     for n in self.nodes:
       stop = start + n.num_nodes * n.devices_per_node
-      inside = devices & Devices.span(start, stop)
-      touched = {
-        node
-        for a, b in inside.spans
-        for node in range(
-          (a - start) // n.devices_per_node,
-          (b - 1 - start) // n.devices_per_node + 1,
-        )
-      }
-      count, start = count + len(touched), stop
+      counted = -1
+      for a, b in (devices & Devices.span(start, stop)).spans:
+        first = max(counted + 1, (a - start) // n.devices_per_node)
+        counted = (b - 1 - start) // n.devices_per_node
+        count += counted + 1 - first
+      start = stop
     return count
 
 

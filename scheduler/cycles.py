@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduler import errors, plans
 
-_NEVER = -(1 << 62)
+_NEVER = -(1 << 200)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

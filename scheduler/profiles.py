@@ -12,6 +12,9 @@ from scheduler import errors
 from scheduler.clusters import DeviceClass
 from scheduler.workflows import Lengths, LogNormalLengths, TraceLengths
 
+# A smaller efficiency is a mistake, and too small a one divides by zero.
+_LEAST_SHARE = 1e-9
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Config:
@@ -107,9 +110,9 @@ class Table:
     curves = _curves(self.samples)
     times = [self._along(curves[devices], granule, 0)]
     times += [
-      self._along(curve, granule, 0)
+      self._along(curve, max(granule, int(curve[0][0])), 0)
       for fewer, curve in curves.items()
-      if fewer < devices and curve[0][0] <= granule <= curve[-1][0]
+      if fewer < devices and granule <= curve[-1][0]
     ]
     return max(0.0, min(times))
 
@@ -129,9 +132,9 @@ class Table:
       outside = granule not in (low,)
       # A single granule was measured: time is taken as proportional to it.
       return y * granule / low if outside else y
-    a, b = curve[sizes.index(low)], curve[sizes.index(high)]
-    w = (granule - low) / (high - low)
-    return (1 - w) * a[1 + column] + w * b[1 + column]
+    a = curve[sizes.index(low)][1 + column]
+    b = curve[sizes.index(high)][1 + column]
+    return a + (b - a) * (granule - low) / (high - low)
 
   def _around(self, known: list, value: int, what: str) -> tuple:
     if known[0] <= value <= known[-1]:
@@ -209,9 +212,9 @@ class ComputeLaw:
   max_active: int | None = None
 
   def __post_init__(self) -> None:
-    if not 0 < self.efficiency <= 1:
+    if not _LEAST_SHARE <= self.efficiency <= 1:
       raise errors.ProfileError(
-        f"efficiency must be in (0, 1], got {self.efficiency}"
+        f"efficiency must be in [{_LEAST_SHARE}, 1], got {self.efficiency}"
       )
     amounts = (self.flop_per_item, self.overhead_s, self.bytes_per_item)
     if min(amounts) < 0 or self.max_active is not None and self.max_active < 1:
@@ -251,9 +254,10 @@ class DecodeLaw:
 
   def __post_init__(self) -> None:
     shares = (self.efficiency, self.flop_efficiency, self.weight_share)
-    if min(shares) <= 0 or max(shares) > 1:
+    if min(shares) < _LEAST_SHARE or max(shares) > 1:
       raise errors.ProfileError(
-        f"efficiencies and weight_share must be in (0, 1], got {shares}"
+        f"efficiencies and weight_share must be in [{_LEAST_SHARE}, 1], got"
+        f" {shares}"
       )
     amounts = (
       self.t0_s,

@@ -10,6 +10,7 @@ from typing import Literal
 from scheduler import errors
 
 Kind = Literal["decode", "infer", "train", "simulate", "host", "sync"]
+MAX_ITEMS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +120,11 @@ class Stage:
       raise errors.WorkflowError(
         f"stage {self.name!r}: items, granule_min, quantum, group and updates"
         f" must be at least 1, got {counts}"
+      )
+    if self.items > MAX_ITEMS:
+      raise errors.WorkflowError(
+        f"stage {self.name!r} has {self.items} items; at most {MAX_ITEMS} are"
+        " planned one by one: let an item stand for several"
       )
     if min(self.state_bytes, self.item_bytes) < 0:
       raise errors.WorkflowError(
@@ -332,7 +338,7 @@ def topological_order(workflow: Workflow) -> tuple[str, ...]:
   try:
     sorter.prepare()
   except graphlib.CycleError as error:
-    cycle = " -> ".join(reversed(error.args[1]))
+    cycle = " -> ".join(error.args[1])
     raise errors.WorkflowError(
       f"workflow {workflow.name!r} has the cycle {cycle}; stages that take"
       " turns belong to a Loop, and parameters that return to a WeightSync"

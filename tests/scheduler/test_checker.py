@@ -585,8 +585,8 @@ BROKEN = [
     # needed, 20 + 8 are held.
     "holdings miss 2 bytes on each device of '2' 1000000000 ns into the period;"
     " they are state of train (20), items from roll to train (8), but needed"
-    " are state of train (20), compute of 'train' [0, 2) (6), items from roll"
-    " to train (4)",
+    " are state of train (20), granule of train (6), items from roll to train"
+    " (4)",
   ),
   (
     lambda: streamed("roll"),
