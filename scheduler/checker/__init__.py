@@ -49,6 +49,7 @@ LAWS: tuple[Law, ...] = (
   swaps.swaps_alternate,
   swaps.swaps_take_their_time,
   moves.items_are_moved,
+  moves.links_are_shared,
   weights.weights_are_synced,
   precedence.activities_wait,
   memory.holdings_cover_what_is_needed,

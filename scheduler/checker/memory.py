@@ -99,6 +99,11 @@ def hosts_hold_what_is_swapped(view: View) -> None:
 def _held(view: View) -> Taking:
   found: Taking = collections.defaultdict(list)
   for h in view.plan.holdings:
+    if h.bytes_per_device < 0:
+      raise errors.InfeasiblePlanError(
+        f"the holding {h.what!r} is of {h.bytes_per_device} bytes; it takes"
+        " memory and cannot give any"
+      )
     if h.begin is None or h.end is None:
       taken = Taken(h.bytes_per_device, h.what)
     else:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from scheduler import errors
 from scheduler.checker.needs import Need
 from scheduler.checker.view import Atoms, Chain, Granule, View
+from scheduler.devices import Devices
 from scheduler.prices import Interval
 from scheduler.workflows import Edge
 
@@ -105,11 +106,13 @@ class Carriage(NamedTuple):
 
   Attributes:
     hop: the hop.
+    ends: the source's and the target's devices.
     readers: those on the target's devices.
     moved: the transfers, each a granule of items that it brings.
   """
 
   hop: Hop
+  ends: tuple[Devices, Devices]
   readers: Chain
   moved: list[Granule]
 
@@ -117,6 +120,22 @@ class Carriage(NamedTuple):
 def items_are_moved(view: View) -> None:
   """Items that are read on other devices are brought there by transfers."""
   view.once(carriages)
+
+
+def links_are_shared(view: View) -> None:
+  """Transfers between the same devices are one at a time."""
+  known: dict[tuple[Devices, Devices], Atoms] = {}
+  for carriage in view.once(carriages):
+    for g in carriage.moved:
+      link = known.setdefault(carriage.ends, g.atoms)
+      if link != g.atoms:
+        source, target = carriage.ends
+        names = [view.plan.resources[r].name for r in link]
+        raise errors.InfeasiblePlanError(
+          f"{view.words(g.activity)} is not on {names}, as others are from"
+          f" '{source}' to '{target}'; one link joins them, which carries one"
+          " transfer at a time"
+        )
 
 
 def items_have_arrived(view: View) -> Iterator[Need]:
@@ -172,7 +191,7 @@ def carriages(view: View) -> list[Carriage]:
               f"{view.words(g.activity)} takes {found} ns; {num_bytes} bytes"
               f" from '{pair[0]}' to '{pair[1]}' take {expected} ns"
             )
-        made.append(Carriage(hop, target, moved))
+        made.append(Carriage(hop, pair, target, moved))
   return made
 
 

@@ -35,7 +35,7 @@ from scheduler.workflows import (
   WeightSync,
   Workflow,
 )
-from tests.scheduler import strategies, toys
+from tests.scheduler import strategies, toys, trees
 from tests.scheduler.toys import S, run, stage
 
 
@@ -301,6 +301,24 @@ def resource(which: str, /, **fields) -> Edit:
   return edited
 
 
+def with_own_link(words: str) -> Edit:
+  """Moves an activity to a link that only it occupies."""
+
+  def edited(plan: FlatPlan) -> FlatPlan:
+    i = index_of(plan, words)
+    (old,) = plan.activities[i].resources
+    orders = list(plan.orders)
+    orders[old] = tuple(slot for slot in orders[old] if slot.activity != i)
+    wider = dataclasses.replace(
+      plan,
+      resources=(*plan.resources, Resource(name="bypass", kind="link")),
+      orders=(*orders, (Slot(activity=i),)),
+    )
+    return edit(words, resources=(len(plan.resources),))(wider)
+
+  return edited
+
+
 def unheld(what: str) -> Edit:
   """Leaves holdings out."""
 
@@ -510,6 +528,12 @@ BROKEN = [
     edit("transfer of 'roll' to 'train' [2, 4) (1)", items=(2, 3)),
     "brings its items [3, 4) to 'train' on '2'",
   ),
+  (
+    streamed,
+    with_own_link("transfer of 'roll' to 'train' [2, 4) (1)"),
+    "transfer of 'roll' to 'train' [2, 4) (1) on 'bypass' is not on"
+    " ['0-1 > 2'], as others are from '0-1' to '2'",
+  ),
   # Weights. 5 bytes at 1 byte/s.
   (
     streamed,
@@ -592,6 +616,28 @@ BROKEN = [
     lambda: streamed("roll"),
     unheld("second copy of the weights of roll"),
     "needed are state of roll (10), second copy of weights of roll (5)",
+  ),
+  (
+    streamed,
+    lambda plan: dataclasses.replace(
+      plan,
+      holdings=(
+        *plan.holdings,
+        Holding(resource=0, bytes_per_device=-9, what="a loan"),
+      ),
+    ),
+    "the holding 'a loan' is of -9 bytes",
+  ),
+  (
+    collocated,
+    lambda plan: dataclasses.replace(
+      plan,
+      holdings=(
+        *plan.holdings,
+        Holding(resource=0, bytes_per_device=0, what="a wait", begin=3, end=0),
+      ),
+    ),
+    "the holding 'a wait' would end",
   ),
   # The rollouts' state leaves when training has begun.
   (
@@ -725,11 +771,13 @@ def test_what_does_not_fit_is_named(
 
 def random_case(rng: random.Random) -> Case | None:
   """Returns a lowered random tree; None where it is refused or deadlocks."""
-  given = strategies.problem(rng)
-  tree = strategies.tree(rng, given)
-  fields = dict(
-    workflow=given.workflow, profile=given.profile, cluster=given.cluster
-  )
+  if rng.random() < 0.5:
+    tree, *parts = trees.problem(rng, has_channels=True)
+  else:
+    given = strategies.problem(rng)
+    tree = strategies.tree(rng, given)
+    parts = [given.workflow, given.profile, given.cluster]
+  fields = dict(zip(("workflow", "profile", "cluster"), parts, strict=True))
   try:
     case = Case(plan=lowering.lower(tree, **fields), **fields)
     cycles.schedule(case.plan)
