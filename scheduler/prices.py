@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from scheduler import devices as device_sets
-from scheduler import durations, errors, transfers
+from scheduler import durations, errors, transfers, workflows
 from scheduler.clusters import Cluster, DeviceClass
 from scheduler.devices import Devices
 from scheduler.plans import Run
@@ -24,7 +24,6 @@ from scheduler.workflows import (
   Stage,
   WeightSync,
   Workflow,
-  topological_order,
 )
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ class Prices:
     self.cluster = cluster
     self.seed = seed
     self.stages: dict[str, Stage] = {s.name: s for s in workflow.stages}
-    self.order: tuple[str, ...] = topological_order(workflow)
+    self.order: tuple[str, ...] = workflows.topological_order(workflow)
     self.edges_into: dict[str, tuple[Edge, ...]] = {
       name: tuple(e for e in workflow.edges if e.target == name)
       for name in self.stages

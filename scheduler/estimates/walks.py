@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scheduler import durations
+from scheduler import durations, plans
 from scheduler.devices import Devices
 from scheduler.estimates import visits
 from scheduler.lowering import tracks, turns
-from scheduler.plans import Lanes, Node, Run, Temporal, TreePlan, runs
+from scheduler.plans import Lanes, Node, Run, Temporal, TreePlan
 from scheduler.prices import Granules, Interval, Prices
 from scheduler.workflows import Edge, WeightSync
 
@@ -18,7 +18,7 @@ class Walk:
 
   def __init__(self, plan: TreePlan, costs: Prices):
     self._costs, self._copies = costs, plan.copies
-    self._runs = tuple(runs(plan.root))
+    self._runs = tuple(plans.runs(plan.root))
     sets = tuple(run.devices for run in self._runs)
     self._atoms, parts = costs.atoms(sets)
     self._parts = {id(r): part for r, part in zip(self._runs, parts)}
@@ -225,7 +225,7 @@ class Walk:
   def _visit_lanes(self, lanes: Lanes) -> None:
     """Adds a loop: its first turn, and the others at an even pace."""
     loop = next(x for x in self._costs.workflow.loops if x.name == lanes.loop)
-    body = list(runs(lanes.body))
+    body = list(plans.runs(lanes.body))
     begins = {run.stage: self._free_at(run) for run in body}
     load = [0] * len(self._atoms)
     ends: dict[str, list[int]] = {run.stage: [] for run in body}

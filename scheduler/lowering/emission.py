@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from scheduler import plans
 from scheduler.devices import Devices
 from scheduler.lowering import shifts, tracks, turns
 from scheduler.lowering.tracks import Layout, Track
@@ -17,7 +18,6 @@ from scheduler.plans import (
   Slot,
   Temporal,
   TreePlan,
-  runs,
 )
 from scheduler.prices import Interval, Prices
 from scheduler.profiles import Config
@@ -128,7 +128,7 @@ class Emission:
     track.visits.append((first, last, largest))
 
   def _visit_lanes(self, lanes: Lanes) -> None:
-    body = [self._layout.of_run[id(run)] for run in runs(lanes.body)]
+    body = [self._layout.of_run[id(run)] for run in plans.runs(lanes.body)]
     num_turns = next(
       loop.turns
       for loop in self._costs.workflow.loops

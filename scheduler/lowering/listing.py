@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from scheduler import plans
 from scheduler.devices import Devices
 from scheduler.lowering import arcs, emission, holdings, tracks, turns
 from scheduler.lowering.tracks import Layout, Track
@@ -24,7 +25,6 @@ from scheduler.plans import (
   Slot,
   Temporal,
   TreePlan,
-  runs,
 )
 from scheduler.prices import Interval, Prices
 
@@ -89,7 +89,7 @@ def lower(listing: Listing, costs: Prices) -> FlatPlan:
     copies=listing.copies,
     label=listing.label,
   )
-  layout = tracks.laid_out(tuple(runs(plan.root)), costs)
+  layout = tracks.laid_out(tuple(plans.runs(plan.root)), costs)
   emitted = _Emission(plan, layout, costs, listing)
   return FlatPlan(
     resources=(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.plans import Node, Spatial, runs
+from scheduler import plans
+from scheduler.plans import Node, Spatial
 from scheduler.prices import Prices
 
 
@@ -23,7 +24,7 @@ def pipeline_shifts(root: Node, costs: Prices) -> dict[str, int]:
     of[name] = f"loop {loop.name}" if loop else name
   places: dict[str, set[int]] = {part: set() for part in of.values()}
   for i, child in enumerate(root.children):
-    for run in runs(child):
+    for run in plans.runs(child):
       places[of[run.stage]].add(i)
   after: dict[str, set[str]] = {part: set() for part in places}
   for name in costs.order:

@@ -6,9 +6,9 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from scheduler import errors
+from scheduler import errors, plans
 from scheduler.devices import Devices
-from scheduler.plans import Lanes, Node, Run, Spatial, Temporal, TreePlan, runs
+from scheduler.plans import Lanes, Node, Run, Spatial, Temporal, TreePlan
 from scheduler.prices import Interval, Prices
 from scheduler.workflows import Edge, Loop, Stage
 
@@ -79,7 +79,7 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
   Raises:
     InfeasiblePlanError: the tree contradicts itself or the workflow.
   """
-  found = tuple(runs(plan.root))
+  found = tuple(plans.runs(plan.root))
   _check_stages(plan, found, costs)
   devices_of(plan.root)
   _check_loops(plan.root, costs)
@@ -210,7 +210,7 @@ def capacities(node: Node, layout: Layout) -> dict[tuple[int, int], int]:
     found |= capacities(child, layout)
   if isinstance(node, Spatial) and node.capacity is not None:
     sides = [
-      [id(layout.of_run[id(run)]) for run in runs(child)]
+      [id(layout.of_run[id(run)]) for run in plans.runs(child)]
       for child in node.children
     ]
     for writers, readers in itertools.permutations(sides, 2):
@@ -220,7 +220,7 @@ def capacities(node: Node, layout: Layout) -> dict[tuple[int, int], int]:
 
 
 def _name(node: Node) -> str:
-  names = list(dict.fromkeys(run.stage for run in runs(node)))
+  names = list(dict.fromkeys(run.stage for run in plans.runs(node)))
   return " + ".join(repr(name) for name in names)
 
 
@@ -346,7 +346,7 @@ def _lanes(node: Node, turn: int | None) -> Iterator[tuple[Lanes, int | None]]:
 
 
 def _check_lanes(lanes: Lanes, loop: Loop, costs: Prices) -> None:
-  body = list(runs(lanes.body))
+  body = list(plans.runs(lanes.body))
   names = [run.stage for run in body]
   if sorted(names) != sorted(loop.stages):
     raise errors.InfeasiblePlanError(

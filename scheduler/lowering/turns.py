@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.plans import Run, Temporal, runs
+from scheduler import plans
+from scheduler.plans import Run, Temporal
 from scheduler.prices import Interval, Prices
 
 # For each stage the items of a turn; None: all.
@@ -22,7 +23,7 @@ def windows(
   is left to the next turn.
   """
   placed: dict[str, list[Run]] = {}
-  for run in runs(node):
+  for run in plans.runs(node):
     placed.setdefault(run.stage, []).append(run)
   first = next(iter(placed))
   bounds = {
