@@ -87,6 +87,9 @@ class Clock:
       alarms_ns: instants, ascending.
     """
     alarms = list(reversed(alarms_ns))
+    if observe_fn is not None and alarms and alarms[-1] <= self.now_ns:
+      alarms.pop()
+      observe_fn([])
     while True:
       self._start()
       at = self._running[0][0] if self._running else NEVER_NS

@@ -68,8 +68,16 @@ def run_online(
   Raises:
     InfeasiblePlanError: activities wait for each other, or for devices that do
       not return.
+    SchedulerError: a disturbance is of no stage, or before the start.
   """
   stretches.check_iterations(iterations)
+  for disturbance in disturbances:
+    if disturbance.at_ns < 0:
+      raise errors.SchedulerError(
+        f"{disturbance} lies before the start; at_ns has to be at least 0"
+      )
+    if isinstance(disturbance, snapshots.Drift):
+      workflow.stage(disturbance.stage)
   online = _Online(
     policy,
     iterations,

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from scheduler import errors
 from scheduler.devices import Devices
 from scheduler.plans import FlatPlan, Plan
 
@@ -33,6 +34,13 @@ class Drift:
   at_ns: int
   stage: str
   factor: float
+
+  def __post_init__(self) -> None:
+    if self.factor <= 0:
+      raise errors.SchedulerError(
+        f"stage {self.stage!r} cannot take {self.factor} times as long; a drift"
+        " needs a positive factor"
+      )
 
 
 Disturbance = Leave | Join | Drift

@@ -300,6 +300,28 @@ def test_a_small_drift_is_not_reported():
   assert asked == []
 
 
+def test_a_drift_from_the_start_slows_all_down():
+  timeline = run_chain(
+    side_by_side("0", "1"),
+    go_on,
+    disturbances=[simulation.Drift(at_ns=0, stage="a", factor=3.0)],
+  )
+  assert [r[3:] for r in runs_in_s(timeline) if r[0] == "a[0, 1]"] == [(0, 3)]
+
+
+@pytest.mark.parametrize(
+  ("make_fn", "message"),
+  [
+    (lambda: simulation.Drift(at_ns=0, stage="a", factor=0.0), "positive"),
+    (lambda: simulation.Drift(at_ns=0, stage="z", factor=2.0), "no stage 'z'"),
+    (lambda: leave(-1, "0"), "at least 0"),
+  ],
+)
+def test_a_disturbance_that_cannot_be_is_refused(make_fn, message: str):
+  with pytest.raises(errors.SchedulerError, match=message):
+    run_chain(in_turn("0"), go_on, disturbances=[make_fn()])
+
+
 # ---- Laws ----
 
 
