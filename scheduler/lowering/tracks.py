@@ -109,7 +109,11 @@ def laid_out(found: tuple[Run, ...], costs: Prices) -> Layout:
     own = [track for track in tracks if track.run.stage == name]
     of_stage[name] = tuple(sorted(own, key=lambda track: track.share))
     _check_shares(costs.stages[name], of_stage[name], name in looped)
-  count = sum(-(-(t.share[1] - t.share[0]) // t.run.granule) for t in tracks)
+  count = sum(
+    -(-(t.share[1] - t.share[0]) // t.run.granule)
+    for t in tracks
+    if t.run.stage not in looped
+  )
   if count > MAX_ACTIVITIES:
     raise too_many(count)
   return Layout(

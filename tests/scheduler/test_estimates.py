@@ -163,9 +163,7 @@ def test_a_random_tree_is_estimated_closely():
   ratios = []
   for seed in range(400):
     made = trees.problem(random.Random(seed))
-    has_shares = len(list(plans.runs(made.plan.root))) > len(
-      made.workflow.stages
-    )
+    num_runs = len(list(plans.runs(made.plan.root)))
     exact = evaluation.evaluate(*made, check=False).seconds
     if exact and num_runs == len(made.workflow.stages):  # no shares
       ratios.append(estimates.estimate_s(*made) / exact)
