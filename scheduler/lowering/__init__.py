@@ -23,7 +23,7 @@ from __future__ import annotations
 from scheduler import prices
 from scheduler.clusters import Cluster
 from scheduler.lowering import arcs, emission, holdings, tracks
-from scheduler.lowering.tracks import MAX_ACTIVITIES
+from scheduler.lowering.limits import MAX_ACTIVITIES
 from scheduler.plans import FlatPlan, Plan, Resource
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from scheduler import plans
 from scheduler.devices import Devices
-from scheduler.lowering import shifts, tracks, turns
+from scheduler.lowering import limits, shifts, tracks, turns
 from scheduler.lowering.tracks import Layout, Track
 from scheduler.plans import (
   Activity,
@@ -305,8 +305,8 @@ class Emission:
 
   def _add(self, activity: Activity) -> int:
     index = len(self.activities)
-    if index >= tracks.MAX_ACTIVITIES:
-      raise tracks.too_many(index + 1)
+    if index >= limits.MAX_ACTIVITIES:
+      raise limits.too_many(index + 1)
     self.activities.append(activity)
     for resource in activity.resources:
       self.orders[resource].append(index)
