@@ -23,6 +23,7 @@ from rlinf_jax.runtime import values as values_lib
 from scheduler import timelines
 
 DEFAULT_DEADLINE_S = 600.0
+JOIN_S = 5.0
 
 
 class StageError(RuntimeError):
@@ -125,6 +126,7 @@ class _Run:
     self._finished: queue.Queue[int | None] = queue.Queue()
     self._lock = threading.Lock()
     self._error: BaseException | None = None
+    self._is_stalled = False
     self._progress_s = time.monotonic()
     self._running: dict[int, str] = {}
     self._events: list[timelines.Event] = []
@@ -158,7 +160,9 @@ class _Run:
     self._board.stop()
     for worker in self._workers.values():
       worker.queue.put(None)
-    deadline = time.monotonic() + 5.0
+    # A stage that stalls does not come back: it is left to its daemon thread.
+    patience_s = 0.1 if self._is_stalled else JOIN_S
+    deadline = time.monotonic() + patience_s
     for worker in self._workers.values():
       worker.thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -329,6 +333,7 @@ class _Run:
             if left and (i, t) not in self._ended
           ]
         self._board.stop()
+        self._is_stalled = True
         raise DeadlineError(
           f"nothing has finished for {self._x.deadline_s:g} s; running:"
           f" {running or 'nothing'}; waiting: {waiting[:4] or 'nothing'}"

@@ -1,0 +1,200 @@
+"""What an executor promises when a stage fails, stalls or needs too much."""
+
+import random
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlinf_jax import flow, runtime
+from rlinf_jax.runtime import machines
+from scheduler.devices import Devices
+from scheduler.plans import Run, Spatial, Temporal, TreePlan
+from scheduler.profiles import Entry, Profile, Sample, Table
+from tests.runtime import flows
+
+ITEMS = 8
+
+
+class Fault(Exception):
+  pass
+
+
+def host_flow(hook):
+  """Returns a flow of three host stages that call hook(stage, first item)."""
+
+  def same(x_b):
+    return jax.ShapeDtypeStruct(x_b.shape, x_b.dtype)
+
+  def make(name):
+    def fn(x_b):
+      hook(name, int(x_b[0]) % ITEMS)
+      return x_b + ITEMS
+
+    return flow.stage(fn, items={0: 0}, place="host", out_fn=same, name=name)
+
+  first, second, third = (make(name) for name in ("first", "second", "third"))
+  return lambda x_b: third(second(first(x_b)))
+
+
+def host_plan(granule):
+  return TreePlan(
+    root=Spatial(
+      children=tuple(
+        Run(stage=name, devices=Devices.of([i + 1]), granule=granule)
+        for i, name in enumerate(("first", "second", "third"))
+      )
+    )
+  )
+
+
+def host_run(hook, granule=2, deadline_s=30.0):
+  table = Table(
+    samples=tuple(
+      Sample(granule=g, devices=1, seconds=1e-3 * g) for g in (1, ITEMS)
+    )
+  )
+  return runtime.m2flow(
+    host_flow(hook),
+    plan=host_plan(granule),
+    machine=machines.of_process(1, num_host_slots=3),
+    profile=Profile(
+      entries=tuple(
+        Entry(stage=name, device_class=machines.HOST, law=table)
+        for name in ("first", "second", "third")
+      )
+    ),
+    deadline_s=deadline_s,
+  )
+
+
+def items():
+  return jnp.arange(ITEMS, dtype=jnp.int32)
+
+
+def executor_threads():
+  return [t for t in threading.enumerate() if t.name.startswith("devices ")]
+
+
+def test_host_stages_run_in_order_on_every_item():
+  seen = []
+  run = host_run(lambda name, item: seen.append((name, item)))
+  np.testing.assert_array_equal(run(items()), np.arange(ITEMS) + 3 * ITEMS)
+  for name in ("first", "second", "third"):
+    assert [i for n, i in seen if n == name] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_first_error_is_raised_with_stage_and_items(seed):
+  rng = random.Random(seed)
+  bad = (rng.choice(["first", "second", "third"]), rng.randrange(0, ITEMS, 2))
+
+  def hook(name, item):
+    if (name, item) == bad:
+      raise Fault(f"{name} broke")
+
+  run = host_run(hook)
+  with pytest.raises(
+    runtime.StageError, match=f"stage '{bad[0]}' failed on items {bad[1]} to"
+  ) as caught:
+    run(items())
+  assert isinstance(caught.value.__cause__, Fault)
+  assert not executor_threads()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_stall_ends_at_the_deadline_and_is_named(seed):
+  rng = random.Random(seed)
+  bad = (rng.choice(["first", "second", "third"]), rng.randrange(0, ITEMS, 2))
+  go_on = threading.Event()
+
+  def hook(name, item):
+    if (name, item) == bad:
+      go_on.wait(20.0)
+
+  run = host_run(hook, deadline_s=0.2)
+  start_s = time.monotonic()
+  with pytest.raises(runtime.DeadlineError, match=rf"{bad[0]}\[{bad[1]}:"):
+    run(items())
+  took_s = time.monotonic() - start_s
+  go_on.set()
+  assert took_s < 10.0
+
+
+def test_after_an_error_the_same_flow_runs_again():
+  is_bad = True
+
+  def hook(name, item):
+    del item
+    if is_bad and name == "second":
+      raise Fault
+
+  run = host_run(hook)
+  with pytest.raises(runtime.StageError):
+    run(items())
+  is_bad = False
+  np.testing.assert_array_equal(run(items()), np.arange(ITEMS) + 3 * ITEMS)
+
+
+def test_a_host_stage_that_breaks_its_promise_is_named():
+  bad = flow.stage(
+    lambda x_b: x_b.astype(np.float64),
+    items={0: 0},
+    place="host",
+    out_fn=lambda x_b: jax.ShapeDtypeStruct(x_b.shape, x_b.dtype),
+    name="bad",
+  )
+  with pytest.raises(ValueError, match="'bad' returned .*float64.*out_fn says"):
+    bad(np.arange(ITEMS, dtype=np.float32))
+
+
+def test_more_than_the_budget_is_an_error_that_names_the_stage():
+  machine = machines.of_process(1)
+  run = runtime.m2flow(
+    flows.iteration,
+    plan=TreePlan(
+      root=Temporal(
+        children=(
+          flows.lanes("0", "0", (8, 8)),
+          flows.run("score", "0"),
+          flows.run("grad", "0"),
+          flows.run("apply_update", "0", 1),
+        )
+      )
+    ),
+    machine=machine,
+    profile=flows.profile(machine.mesh_class),
+    budget_bytes=700,
+  )
+  with pytest.raises(runtime.StageError, match="of a budget of 700") as caught:
+    run(flows.first_state(), jax.random.key(0))
+  assert isinstance(caught.value.__cause__, runtime.OverBudgetError)
+
+
+def test_a_measured_timeline_has_each_task_once_and_no_device_twice():
+  run = host_run(lambda name, item: None)
+  for _ in run.iterate(items(), [()] * 3):
+    pass
+  events = [e for e in run.timeline.events if e.kind == "compute"]
+  assert len(events) == 3 * 3 * 4  # iterations, stages, granules
+  by_resource = {}
+  for event in events:
+    for resource in event.resources:
+      by_resource.setdefault(resource, []).append(event)
+  for of_one in by_resource.values():
+    for before, after in zip(of_one, of_one[1:]):
+      assert before.stop_ns <= after.start_ns
+
+
+def test_staleness_needs_iterate():
+  run = runtime.m2flow(flows.iteration, plan="collocated", staleness=1)
+  with pytest.raises(ValueError, match="iterations overlap; run them by"):
+    run(flows.first_state(), jax.random.key(0))
+
+
+def test_a_plan_that_does_not_exist_is_refused_with_the_choices():
+  with pytest.raises(ValueError, match="plan is 'fastest'; give a planner of"):
+    runtime.m2flow(flows.iteration, plan="fastest")
