@@ -16,9 +16,9 @@ from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
 
 # Divisions of the devices that are estimated for each plan evaluated.
-_ESTIMATES_PER_ITERATION = 32
-# Up to so many divisions among the sets all are estimated.
-_MAX_EXHAUSTIVE = 256
+_ESTIMATES_PER_ITERATION = 64
+# Of each partition; where there are no more, all of them.
+_MAX_DIVISIONS = 64
 _MAX_PARTITIONS = 2048
 
 
@@ -40,7 +40,7 @@ def hybrid(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of plans that are evaluated, and 32 times as many divisions that
+    budget: of plans that are evaluated, and 64 times as many divisions that
       are estimated.
     seed: not used; nothing is drawn.
 
@@ -69,7 +69,7 @@ def hybrid(
       ranked.append((min(d.estimate_ns for d in drafts), sets))
   left = budget.iterations * _ESTIMATES_PER_ITERATION
   for _, sets in sorted(ranked):
-    searched, count = _searched(options, sets, work, left)
+    searched, count = _searched(options, sets, work, min(left, _MAX_DIVISIONS))
     found += searched
     left -= count
     if left <= 0:
@@ -85,7 +85,7 @@ def _searched(
 ) -> tuple[list[Draft], int]:
   """Returns the best drafts of a partition, and how many divisions it tried."""
   usable = [options.pools_of_all(members) for members in sets]
-  if divisions.count(options.pools, usable) <= min(limit, _MAX_EXHAUSTIVE):
+  if divisions.count(options.pools, usable) <= limit:
     tried = list(divisions.every(options.pools, options.pools.full, usable))
     found = [d for keys in tried for d in _drafts(options, sets, keys)]
     return found, len(tried)

@@ -130,15 +130,18 @@ class Modes:
       return None
     return (mode, each) if self.fits(mode) else None
 
-  def with_granule(self, mode: Mode, granule: int) -> Mode | None:
-    """Returns a mode with another granule, or None where it cannot run."""
+  def of_granule(
+    self, stage: str, pool: int, key: int, config: Config, granule: int
+  ) -> Mode | None:
+    """Returns a stage on devices with one granule.
+
+    None: it was not measured so, or does not fit into memory alone.
+    """
     try:
-      changed = self._priced(
-        mode.stage, mode.pool, mode.key, mode.config, granule
-      )
+      mode = self._priced(stage, pool, key, config, granule)
     except (errors.ProfileError, errors.InfeasiblePlanError):
       return None
-    return changed if self.fits(changed) else None
+    return mode if self.fits(mode) else None
 
   def fits(self, mode: Mode, others_bytes: int = 0) -> bool:
     """Returns whether a mode fits beside what others keep on its devices."""

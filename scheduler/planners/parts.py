@@ -6,6 +6,7 @@ They are compared by an estimate, of which the best are evaluated exactly.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,25 +58,30 @@ class Draft:
 def drafts(options: Options, parts: tuple[Part, ...]) -> Iterator[Draft]:
   """Yields drafts in which all units have about the same number of granules.
 
+  Where states have to be swapped, also with configurations that are best then.
   None where a unit fits nowhere on its part, or the parts' states do not.
   """
   key_of = {i: part.key for part in parts for i in part.units}
-  known = set()
+  known: set[tuple[int, ...]] = set()
   for stream in _STREAMS:
-    found = [
-      options.of_stream(unit, key_of[i], stream)
-      for i, unit in enumerate(options.graph.units)
-    ]
-    chosen = tuple(option for option in found if option is not None)
-    if len(chosen) < len(found):
-      return
-    layout = tuple(map(id, chosen))
-    if layout in known:
-      continue
-    known.add(layout)
-    estimate = estimate_ns(options, parts, chosen)
-    if estimate is not None:
-      yield Draft(parts=parts, chosen=chosen, estimate_ns=estimate)
+    for swaps in (0, 2):
+      found = [
+        options.of_stream(unit, key_of[i], stream, swaps=swaps)
+        for i, unit in enumerate(options.graph.units)
+      ]
+      chosen = tuple(option for option in found if option is not None)
+      if len(chosen) < len(found):
+        return
+      layout = tuple(map(id, chosen))
+      if layout in known:
+        continue
+      known.add(layout)
+      leaving = _leaving(options, parts, chosen)
+      if leaving is not None:
+        estimate = _length_ns(options, parts, chosen, leaving)
+        yield Draft(parts=parts, chosen=chosen, estimate_ns=estimate)
+        if not leaving:
+          break
 
 
 def improved(options: Options, start: Draft) -> Draft:
@@ -104,17 +110,26 @@ def estimate_ns(
   is there; from any share of the items that arrives later, what is left of its
   work follows. Transfers are left out.
   """
+  leaving = _leaving(options, parts, chosen)
+  if leaving is None:
+    return None
+  return _length_ns(options, parts, chosen, leaving)
+
+
+def _length_ns(
+  options: Options,
+  parts: tuple[Part, ...],
+  chosen: tuple[Option, ...],
+  leaving: frozenset[int],
+) -> int:
   graph, workflow = options.graph, options.modes.workflow
-  swaps = [0] * len(chosen)
   place: dict[int, list[tuple[int, int]]] = {}
   for p, part in enumerate(parts):
     for i in part.units:
       place[i] = [(p, pool) for pool in {m.pool for m in chosen[i].modes}]
-    leaving = _leaving(options, part, chosen)
-    if leaving is None:
-      return None
-    for i in leaving:
-      swaps[i] = chosen[i].swap_ns
+  swaps = [
+    option.swap_ns if i in leaving else 0 for i, option in enumerate(chosen)
+  ]
   free: dict[tuple[int, int], int] = {}
   busy: dict[tuple[int, int], int] = {}
   emitted: list[Emits] = []
@@ -173,9 +188,9 @@ def plan(
   Raises:
     InfeasiblePlanError: none of them can run.
   """
-  ranked = sorted(drafts, key=lambda d: d.estimate_ns)[: budget.iterations]
+  ranked = _spread(drafts)[: budget.iterations]
   better = [improved(options, d) for d in ranked[:_MAX_IMPROVED]]
-  ranked = sorted([*better, *ranked], key=lambda d: d.estimate_ns)
+  ranked = _spread([*better, *ranked])
   modes = options.modes
   return selection.best(
     (
@@ -187,6 +202,20 @@ def plan(
     cluster,
     budget,
   )
+
+
+def _spread(drafts: Iterable[Draft]) -> list[Draft]:
+  """Returns drafts by estimate, but the best of each partition first.
+
+  The estimate errs for all divisions of one partition in much the same way.
+  """
+  seen: collections.Counter[tuple[tuple[int, ...], ...]] = collections.Counter()
+  ranked: list[tuple[int, int, int, Draft]] = []
+  for draft in sorted(drafts, key=lambda d: d.estimate_ns):
+    partition = tuple(part.units for part in draft.parts)
+    ranked.append((seen[partition], draft.estimate_ns, len(ranked), draft))
+    seen[partition] += 1
+  return [draft for *_, draft in sorted(ranked, key=lambda entry: entry[:3])]
 
 
 def _ready(emits: Emits, share: float) -> int:
@@ -238,9 +267,21 @@ def _used(node: Node) -> Devices:
 
 
 def _leaving(
+  options: Options, parts: tuple[Part, ...], chosen: tuple[Option, ...]
+) -> frozenset[int] | None:
+  """Returns which units are swapped; None: they do not fit."""
+  everyone: frozenset[int] = frozenset()
+  for part in parts:
+    found = _leaving_part(options, part, chosen)
+    if found is None:
+      return None
+    everyone |= found
+  return everyone
+
+
+def _leaving_part(
   options: Options, part: Part, chosen: tuple[Option, ...]
 ) -> frozenset[int] | None:
-  """Returns which units of a part are swapped; None: they do not fit."""
   # The stages of a loop side by side divide what others have whole.
   sides = {
     pool: max(1, *(_beside(chosen[i], pool) for i in part.units))
@@ -260,7 +301,7 @@ def _leaving(
         Tenant(
           mode.state_bytes,
           mode.transient_bytes,
-          mode.swap_ns,
+          mode.swap_ns * chosen[i].visits,
           tuple(
             n
             for n, place in enumerate(places)

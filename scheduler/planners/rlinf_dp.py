@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -30,7 +31,7 @@ class Label:
     emits: see `modes.Mode`, with all that it reads at hand.
     last_ns: from the arrival of the last of what it reads to its end.
     kept_bytes: state that stays on its devices, by device class, on each.
-    extra_bytes: what running takes beside that.
+    peak_bytes: the most that it takes while it runs.
     swap_ns: time in which what is kept leaves and returns.
     option: of a single unit.
     parts: of others, their labels and shares.
@@ -40,7 +41,7 @@ class Label:
   emits: Emits
   last_ns: int
   kept_bytes: tuple[int, ...]
-  extra_bytes: tuple[int, ...]
+  peak_bytes: tuple[int, ...]
   swap_ns: int
   option: Option | None = None
   parts: tuple[tuple[Label, Key], ...] = ()
@@ -143,7 +144,9 @@ class _Programme:
       for cut in self._cuts_of(graph):
         found.append(
           self._in_turn(
-            self.free(cut.first, key), self.free(cut.second, key), key
+            self._either(cut.first, key, 0, self.free(cut.first, key)),
+            self._either(cut.second, key, 0, self.free(cut.second, key)),
+            key,
           )
         )
       known[key] = min((f for f in found if f), key=_total, default=None)
@@ -164,14 +167,14 @@ class _Programme:
 
   def _solved(self, graph: int, key: Key, stream: int) -> Label | None:
     if graph & (graph - 1) == 0:
-      unit = self._options.graph.units[graph.bit_length() - 1]
-      option = self._options.of_stream(unit, key, stream)
-      return None if option is None else _leaf(option, len(key))
+      return self._leaf(graph, key, stream, swaps=0)
     best: Label | None = None
     for cut in self._cuts_of(graph):
       label = self._in_turn(
-        self.best(cut.first, key, stream),
-        self.best(cut.second, key, stream),
+        self._either(cut.first, key, stream, self.best(cut.first, key, stream)),
+        self._either(
+          cut.second, key, stream, self.best(cut.second, key, stream)
+        ),
         key,
       )
       if label and (best is None or label.total_ns < best.total_ns):
@@ -181,21 +184,67 @@ class _Programme:
         best = self._side_by_side(cut, key, stream, best)
     return best
 
-  def _in_turn(
-    self, first: Label | None, second: Label | None, key: Key
+  def _leaf(
+    self, graph: int, key: Key, stream: int, *, swaps: int
   ) -> Label | None:
-    if first is None or second is None:
+    unit = self._options.graph.units[graph.bit_length() - 1]
+    option = self._options.of_stream(unit, key, stream, swaps=swaps)
+    if option is None:
       return None
+    kept, peak = [0] * len(key), [0] * len(key)
+    for mode in option.modes:
+      at, is_shared = mode.pool, option.is_shared
+      state = mode.state_bytes + (kept[at] if is_shared else 0)
+      kept[at] = max(kept[at], state)
+      peak[at] = max(peak[at], state + mode.transient_bytes)
+    if option.is_shared:
+      largest = max(mode.transient_bytes for mode in option.modes)
+      peak = [state + (largest if state else 0) for state in kept]
+    return Label(
+      emits=option.emits,
+      last_ns=option.last_ns,
+      kept_bytes=tuple(kept),
+      peak_bytes=tuple(peak),
+      swap_ns=2 * option.swap_ns,
+      option=option,
+    )
+
+  def _either(
+    self, graph: int, key: Key, stream: int, best: Label | None
+  ) -> tuple[Label, ...]:
+    """Returns a label, and of a single unit one that is swapped in less time.
+
+    The latter may use more devices for a copy of the state, or a smaller
+    granule, and take its turn for longer.
+    """
+    if best is None:
+      return ()
+    if best.option is None:
+      return (best,)
+    light = self._leaf(graph, key, max(1, stream), swaps=2)
+    return (best,) if light is None else (best, light)
+
+  def _in_turn(
+    self, firsts: tuple[Label, ...], seconds: tuple[Label, ...], key: Key
+  ) -> Label | None:
+    found = [
+      label
+      for first, second in itertools.product(firsts, seconds)
+      if (label := self._joined(first, second, key)) is not None
+    ]
+    return min(found, key=_total, default=None)
+
+  def _joined(self, first: Label, second: Label, key: Key) -> Label | None:
     switch = self._switch(first, second)
     if switch is None:
       return None
-    kept, extra, swap_ns, switch_ns = switch
+    kept, peak, swap_ns, switch_ns = switch
     begin = first.total_ns + switch_ns
     return Label(
       emits=tuple((x, begin + ns) for x, ns in second.emits),
       last_ns=first.last_ns + switch_ns + second.total_ns,
       kept_bytes=kept,
-      extra_bytes=extra,
+      peak_bytes=peak,
       swap_ns=swap_ns,
       parts=((first, key), (second, key)),
     )
@@ -203,28 +252,26 @@ class _Programme:
   def _switch(
     self, first: Label, second: Label
   ) -> tuple[tuple[int, ...], tuple[int, ...], int, int] | None:
-    """Returns kept and extra bytes, the swap that remains, and the switch."""
-    found = []
-    for out in ((False, False), (True, False), (False, True), (True, True)):
-      kept, extra, fits = [], [], True
-      for a, b, x, y, memory in zip(
+    """Returns kept and peak bytes, the swap that remains, and the switch."""
+    best = None
+    pair = (first.swap_ns, second.swap_ns)
+    for is_out in ((0, 0), (1, 0), (0, 1), (1, 1)):
+      switch_ns = sum(ns for ns, out in zip(pair, is_out) if out)
+      if best is not None and switch_ns >= best[3]:
+        continue
+      kept, peak = [], []
+      for a, b, x, y in zip(
         first.kept_bytes,
         second.kept_bytes,
-        first.extra_bytes,
-        second.extra_bytes,
-        self._memory,
+        first.peak_bytes,
+        second.peak_bytes,
       ):
-        stays = (0 if out[0] else a) + (0 if out[1] else b)
-        takes = max(x + (a if out[0] else 0), y + (b if out[1] else 0))
-        fits = fits and stays + takes <= memory
-        kept.append(stays)
-        extra.append(takes)
-      if fits:
-        pair = (first.swap_ns, second.swap_ns)
-        switch_ns = sum(ns for ns, is_out in zip(pair, out) if is_out)
-        rest_ns = sum(pair) - switch_ns
-        found.append((tuple(kept), tuple(extra), rest_ns, switch_ns))
-    return min(found, key=lambda f: f[3], default=None)
+        stays = (0 if is_out[0] else a, 0 if is_out[1] else b)
+        kept.append(sum(stays))
+        peak.append(max(x + stays[1], y + stays[0]))
+      if all(p <= memory for p, memory in zip(peak, self._memory)):
+        best = tuple(kept), tuple(peak), sum(pair) - switch_ns, switch_ns
+    return best
 
   def _side_by_side(
     self, cut: _Cut, key: Key, stream: int, best: Label | None
@@ -327,7 +374,7 @@ def _beside(
     emits=emits,
     last_ns=last_ns,
     kept_bytes=tuple(map(max, first.kept_bytes, second.kept_bytes)),
-    extra_bytes=tuple(map(max, first.extra_bytes, second.extra_bytes)),
+    peak_bytes=tuple(map(max, first.peak_bytes, second.peak_bytes)),
     swap_ns=max(first.swap_ns, second.swap_ns),
     parts=((first, own), (second, rest)),
     is_spatial=True,
@@ -346,24 +393,6 @@ def _together_ns(cut: _Cut, first: Label, second: Label) -> int:
     rest_ns = round((1 - x) * whole_ns) + last_ns
     length = max(length, ns + min(whole_ns, rest_ns))
   return length
-
-
-def _leaf(option: Option, num_pools: int) -> Label:
-  kept, extra = [0] * num_pools, [0] * num_pools
-  for mode in option.modes:
-    if option.is_shared:
-      kept[mode.pool] += mode.state_bytes
-    else:
-      kept[mode.pool] = max(kept[mode.pool], mode.state_bytes)
-    extra[mode.pool] = max(extra[mode.pool], mode.transient_bytes)
-  return Label(
-    emits=option.emits,
-    last_ns=option.last_ns,
-    kept_bytes=tuple(kept),
-    extra_bytes=tuple(extra),
-    swap_ns=2 * option.swap_ns,
-    option=option,
-  )
 
 
 def _total(label: Label) -> int:

@@ -85,9 +85,15 @@ class Option:
     return self.emits[-1][1]
 
   @property
+  def visits(self) -> int:
+    """How often it would be swapped: inside a loop in each lane's turn."""
+    loop = self.unit.loop
+    return loop.turns * len(self.lanes) if loop else 1
+
+  @property
   def swap_ns(self) -> int:
     """Time in which the states of all its stages leave or return."""
-    return sum(mode.swap_ns for mode in self.modes)
+    return self.visits * sum(mode.swap_ns for mode in self.modes)
 
 
 def collapse(workflow: Workflow) -> Graph:
@@ -176,6 +182,7 @@ class Options:
     self.graph = collapse(modes.workflow)
     self.sources = tuple(map(self.graph.sources, range(len(self.graph.units))))
     self._known: dict[tuple[str, Key], tuple[Option, ...]] = {}
+    self._streams: dict[tuple[str, Key, int, int], Option | None] = {}
 
   def pools_of(self, unit: Unit) -> frozenset[int]:
     """Returns the indices of the device classes that a unit can use."""
@@ -204,26 +211,46 @@ class Options:
     self._known[unit.name, key] = tuple(found)
     return tuple(found)
 
-  def of_stream(self, unit: Unit, key: Key, stream: int) -> Option | None:
+  def of_stream(
+    self, unit: Unit, key: Key, stream: int, *, swaps: int = 0
+  ) -> Option | None:
     """Returns the fastest option that has about `stream` granules.
 
     Where that granule does not fit, or was not measured, the next smaller one
     that does, or else the smallest. None: the unit cannot run on this share.
+
+    Args:
+      unit: the unit.
+      key: the share.
+      stream: how many granules.
+      swaps: how many times an iteration its state is taken to be moved.
     """
-    options = self.of(unit, key)
-    if unit.loop is not None or not options:
-      return options[0] if options else None
-    wanted = granules.of_stream(self.modes.workflow.stage(unit.name), stream)
+    at = (unit.name, key, stream, swaps)
+    if at not in self._streams:
+      self._streams[at] = self._of_stream(unit, key, stream, swaps)
+    return self._streams[at]
+
+  def _of_stream(
+    self, unit: Unit, key: Key, stream: int, swaps: int
+  ) -> Option | None:
     layouts: dict[object, Option] = {}
-    for option in options:
+    for option in self.of(unit, key):
+      if unit.loop is not None:
+        layouts[len(layouts)] = option
+        continue
       (mode,) = option.modes
+      wanted = granules.of_stream(self.modes.prices.stages[unit.name], stream)
       layout = (mode.pool, mode.config)
       chosen = layouts.setdefault(layout, option)
       if _distance(mode.granule, wanted) < _distance(
         chosen.modes[0].granule, wanted
       ):
         layouts[layout] = option
-    return min(layouts.values(), key=_rank)
+    return min(
+      layouts.values(),
+      key=lambda o: (o.total_ns + swaps * o.swap_ns, _rank(o)),
+      default=None,
+    )
 
   def check(self) -> None:
     """Raises why a unit can run nowhere, if there is one.
