@@ -25,3 +25,7 @@ class ClusterError(SchedulerError):
 
 class InfeasiblePlanError(SchedulerError):
   """A plan that cannot run, or a workflow for which there is none."""
+
+
+class OutsideClassError(SchedulerError):
+  """A case outside the class that an exact method is for."""
