@@ -16,11 +16,12 @@ to integers by the denominator of the trial; nothing is rounded.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import fractions
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 
 from scheduler import errors, plans
 
@@ -195,8 +196,23 @@ class _Graph:
 
 def _graph(plan: plans.FlatPlan) -> _Graph:
   """Returns the plan's graph in an order in which one sweep goes far."""
-  arcs = (*plan.arcs, *plans.order_arcs(plan))
-  graph = _ordered(plan, arcs, range(len(plan.activities)))
+  size = len(plan.activities)
+  durations = [a.duration_ns for a in plan.activities]
+  arcs = sorted(
+    (*plan.arcs, *plans.order_arcs(plan)), key=operator.attrgetter("source")
+  )
+  counts = [0] * (size + 1)
+  for arc in arcs:
+    counts[arc.source + 1] += 1
+  graph = _Graph(
+    position=list(range(size)),
+    activity=list(range(size)),
+    first=list(itertools.accumulate(counts)),
+    source=[arc.source for arc in arcs],
+    target=[arc.target for arc in arcs],
+    weight=[durations[a.source] if a.after == "end" else 0 for a in arcs],
+    lag=[arc.lag for arc in arcs],
+  )
   # Lags may be negative where an order mixes iterations. Counting each
   # activity's iterations from another one, `shift`, leaves none negative.
   shift, circuits = _relaxed(graph, [-lag for lag in graph.lag])
@@ -204,43 +220,12 @@ def _graph(plan: plans.FlatPlan) -> _Graph:
   if not circuits:
     order, circuits = _topological(graph, shift)
   if circuits:
-    blocked = [graph.activity[graph.source[k]] for k in circuits[0]]
+    blocked = [graph.source[k] for k in circuits[0]]
     raise errors.InfeasiblePlanError(
       f"the plan deadlocks: within one iteration {_in_words(plan, blocked)};"
       " change the order of a resource or the lag of an arc"
     )
-  return _ordered(plan, arcs, order)
-
-
-def _ordered(
-  plan: plans.FlatPlan, arcs: Sequence[plans.Arc], order: Iterable[int]
-) -> _Graph:
-  activity = list(order)
-  position = [0] * len(activity)
-  for p, a in enumerate(activity):
-    position[a] = p
-  leaving: list[list[plans.Arc]] = [[] for _ in activity]
-  for arc in arcs:
-    leaving[position[arc.source]].append(arc)
-  durations = [a.duration_ns for a in plan.activities]
-  graph = _Graph(
-    position=position,
-    activity=activity,
-    first=[0],
-    source=[],
-    target=[],
-    weight=[],
-    lag=[],
-  )
-  for p, out in enumerate(leaving):
-    for arc in out:
-      graph.source.append(p)
-      graph.target.append(position[arc.target])
-      waits = arc.after == "end"
-      graph.weight.append(durations[arc.source] if waits else 0)
-      graph.lag.append(arc.lag)
-    graph.first.append(len(graph.source))
-  return graph
+  return _ordered(graph, order)
 
 
 def _topological(
@@ -250,27 +235,46 @@ def _topological(
 
   Second, the circuits of such waiting, each as its arcs, if there are any.
   """
-  at_once: list[list[int]] = [[] for _ in range(graph.size)]
+  first, target = graph.first, graph.target
+  is_at_once = [
+    shift[t] + lag == shift[s]
+    for s, t, lag in zip(graph.source, target, graph.lag)
+  ]
   waits = [0] * graph.size
-  for k, (s, t, lag) in enumerate(zip(graph.source, graph.target, graph.lag)):
-    if shift[t] + lag == shift[s]:
-      at_once[s].append(k)
-      waits[t] += 1
-  ready = collections.deque(p for p in range(graph.size) if not waits[p])
-  order: list[int] = []
-  while ready:
-    p = ready.popleft()
-    order.append(p)
-    for k in at_once[p]:
-      waits[graph.target[k]] -= 1
-      if not waits[graph.target[k]]:
-        ready.append(graph.target[k])
+  for t in itertools.compress(target, is_at_once):
+    waits[t] += 1
+  order = [p for p in range(graph.size) if not waits[p]]
+  for p in order:  # which grows
+    for k in range(first[p], first[p + 1]):
+      if is_at_once[k]:
+        waits[target[k]] -= 1
+        if not waits[target[k]]:
+          order.append(target[k])
   parent = [-1] * graph.size
-  for p in range(graph.size):
-    if waits[p]:
-      for k in at_once[p]:
-        parent[graph.target[k]] = k
+  for k, s in enumerate(graph.source):
+    if waits[s] and is_at_once[k]:
+      parent[target[k]] = k
   return order, _circuits(graph, parent)
+
+
+def _ordered(graph: _Graph, order: list[int]) -> _Graph:
+  """Returns the graph with its positions in another order."""
+  position = [0] * graph.size
+  for p, old in enumerate(order):
+    position[old] = p
+  sizes = [graph.first[old + 1] - graph.first[old] for old in order]
+  arcs = [
+    k for old in order for k in range(graph.first[old], graph.first[old + 1])
+  ]
+  return _Graph(
+    position=position,
+    activity=order,
+    first=[0, *itertools.accumulate(sizes)],
+    source=[position[graph.source[k]] for k in arcs],
+    target=[position[graph.target[k]] for k in arcs],
+    weight=[graph.weight[k] for k in arcs],
+    lag=[graph.lag[k] for k in arcs],
+  )
 
 
 def _gains(graph: _Graph, period: fractions.Fraction) -> list[int]:
