@@ -257,7 +257,7 @@ def make(
     )
     return outputs_t[0], carry
 
-  @flow.stage(items={1: 0, 2: 0, 3: 0, 4: 0})
+  @flow.stage(items={1: 0, 2: 0, 3: 0, 4: 0}, quantum=config.quantum)
   def act(
     actor: Actor, obs_b: Any, carry_b: Any, is_first_b: Any, key_b: Any
   ) -> Any:
@@ -279,7 +279,7 @@ def make(
   def refill(key_p: Any) -> Any:
     return jax.vmap(episodes.env.reset)(key_p)
 
-  @flow.stage(items={1: 1, 2: 1, 3: 0})
+  @flow.stage(items={1: 1, 2: 1, 3: 0}, quantum=config.quantum)
   def estimate(
     actor: Actor, rollout_tb: Any, mask_tb: Any, carry_b: Any
   ) -> Any:
@@ -374,7 +374,9 @@ def make(
   ) -> tuple[TrainState, types.Metrics]:
     key, collect_key, learn_key = jax.random.split(state.key, 3)
     actor = Actor(state.learner.params, state.normaliser)
-    (sim_b, carry_b), rollout_tb = collect(state, actor, collect_key, num_rows)
+    (sim_b, carry_b), rollout_tb = collect(
+      state, flow.sync(actor), collect_key, num_rows
+    )
 
     sample_tb = jnp.arange(num_rows * num_envs).reshape(num_rows, num_envs)
     counts_tb = sample_tb < num_steps
