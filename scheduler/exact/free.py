@@ -1,7 +1,7 @@
 """Class S with groups that are chosen too.
 
 Every division of the devices into 4 groups is a case of class S, whose stages
-may use unions of groups: fewer groups are among them. The divisions are searched
+may use unions of groups: fewer groups are among them. Divisions are searched
 one after another, the most promising first, each only for what beats the best.
 """
 
