@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from scheduler import workflows
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.plans import (
@@ -43,7 +44,6 @@ from scheduler.workflows import (
   TraceLengths,
   WeightSync,
   Workflow,
-  topological_order,
 )
 from tests.scheduler import toys
 
@@ -228,7 +228,7 @@ def _entries(rng: random.Random, stage: Stage) -> list[Entry]:
 def tree(rng: random.Random, given: Problem) -> TreePlan:
   """Returns a tree for a problem; lowering may still refuse it."""
   workflow, units = given.workflow, []
-  for name in topological_order(workflow):
+  for name in workflows.topological_order(workflow):
     loop = workflow.loop_of(name)
     if loop is None:
       units.append(name)
