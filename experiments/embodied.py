@@ -356,7 +356,7 @@ def _check_plan() -> None:
 
 def _transform(
   directory: pathlib.Path,
-) -> Callable[[Callable[..., Any]], runtime.M2Flow] | None:
+) -> Callable[..., runtime.M2Flow] | None:
   """Returns what puts an iteration under --plan; None without one."""
   if FLAGS.plan is None:
     return None

@@ -20,6 +20,7 @@ import jax
 
 from rlinf_jax import flow
 from rlinf_jax.runtime import (
+  executables,
   executor,
   graphs,
   machines,
@@ -156,6 +157,25 @@ class M2Flow:
     for done in prepared.executor.iterate(jax.tree.leaves(state), leaves):
       yield jax.tree.unflatten(tree, done.outputs)
 
+  def replan(self, plan: PlanLike) -> None:
+    """Goes on under another plan, from the next call on.
+
+    State stays where it is, and moves when a stage on other devices reads it:
+    this takes devices from a stage, or gives it some, without a restart.
+
+    Args:
+      plan: see `Options`.
+
+    Raises:
+      SchedulerError: the plan cannot run. The flow then keeps its old one.
+    """
+    ready = self._ready
+    options = dataclasses.replace(self._options, plan=plan)
+    self._prepared = _under_plan(
+      self._fn, options, ready.graph, ready.profile, ready.machine
+    )
+    self._options = options
+
   def prepare(self, state: Any, *inputs: Any) -> _Prepared:
     """Traces, measures and plans, the first time; returns what came of it."""
     if self._prepared is None:
@@ -261,6 +281,7 @@ class _Prepared:
   profile: profiles.Profile
   plan: plans.Plan
   evaluation: evaluation.Evaluation
+  machine: machines.Machine
   label: str
   why_close: tuple[str, ...]
   executor: executor.Executor | None
@@ -285,6 +306,22 @@ def _prepare(
     path=options.profile_path,
     notify=options.notify,
   )
+  prepared = _under_plan(fn, options, graph, profile, machine)
+  if prepared.executor is not None:
+    # One iteration whose results nobody sees compiles everything ahead.
+    inputs = iter([jax.tree.leaves(args[1:])])
+    for _ in prepared.executor.iterate(jax.tree.leaves(args[0]), inputs):
+      pass
+  return prepared
+
+
+def _under_plan(
+  fn: Callable[..., Any],
+  options: Options,
+  graph: graphs.Graph,
+  profile: profiles.Profile,
+  machine: machines.Machine,
+) -> _Prepared:
   plan = _plan(options, graph, profile, machine)
   evaluated = evaluation.evaluate(
     plan, graph.workflow, profile, machine.cluster, seed=options.seed
@@ -295,8 +332,7 @@ def _prepare(
   if devices and not options.staleness:
     mesh = None if len(devices) == 1 else meshes.mesh_of(devices)
     program = flow.fuse(fn, mesh=mesh, donate=(0,) if options.donate else ())
-    if mesh is not None:
-      program = _placed(program, mesh)
+    program = _placed(program, devices)
   else:
     runner = executor.Executor(
       graph,
@@ -310,6 +346,7 @@ def _prepare(
     profile=profile,
     plan=plan,
     evaluation=evaluated,
+    machine=machine,
     label="close" if why_close else "bitwise",
     why_close=why_close,
     executor=runner,
@@ -366,14 +403,14 @@ def _one_program_on(
   return tuple(machine.devices[i] for i in numbers)
 
 
-def _placed(program: Any, mesh: jax.sharding.Mesh) -> Any:
-  """Returns a program that brings to its mesh what is not there yet."""
-  devices = set(mesh.devices.flat)
-  whole = jax.NamedSharding(mesh, jax.sharding.PartitionSpec())
+def _placed(program: Any, devices: tuple[jax.Device, ...]) -> Any:
+  """Returns a program that brings to its devices what is not there yet."""
+  whole = executables.place_of(devices).replicated()
 
   def run(*args: Any) -> Any:
     def place(x: Any) -> Any:
-      is_there = isinstance(x, jax.Array) and x.sharding.device_set == devices
+      is_array = isinstance(x, jax.Array)
+      is_there = is_array and x.sharding.device_set == set(devices)
       return x if is_there else transport.send(x, whole)
 
     return program(*jax.tree.map(place, args))

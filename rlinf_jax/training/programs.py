@@ -59,7 +59,7 @@ def compile_programs(
   num_seeds: int,
   mesh: jax.sharding.Mesh | None,
   display: progress.Progress,
-  transform: Callable[[Callable[..., Any]], runtime.M2Flow] | None = None,
+  transform: Callable[..., runtime.M2Flow] | None = None,
 ) -> Programs:
   """Returns the programs of a run; runs nothing.
 

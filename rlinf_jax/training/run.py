@@ -93,7 +93,7 @@ def train(
   mesh: jax.sharding.Mesh | None = None,
   has_success: bool = False,
   is_resumable: bool = True,
-  transform: Callable[[Callable[..., Any]], runtime.M2Flow] | None = None,
+  transform: Callable[..., runtime.M2Flow] | None = None,
   explain: bool = False,
 ) -> Result:
   """Runs a training run to its end, or to the first reason to stop.

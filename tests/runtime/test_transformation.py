@@ -1,0 +1,124 @@
+"""What `m2flow` promises beside the numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlinf_jax import flow, runtime
+from rlinf_jax.runtime import machines
+from scheduler import documents, plans
+from scheduler.plans import Spatial, Temporal, TreePlan
+from tests.runtime import flows
+
+pytestmark = pytest.mark.optimised
+NAMES = ("score", "grad", "apply_update")
+
+
+def split_tree(first="0", second="1", rest="2-3"):
+  return TreePlan(
+    root=Spatial(
+      children=(
+        flows.lanes(first, second, (8, 8)),
+        Temporal(
+          children=tuple(
+            flows.run(name, rest, 1 if name == "apply_update" else 4)
+            for name in NAMES
+          )
+        ),
+      )
+    ),
+    label="split",
+  )
+
+
+def planned(plan, fn=flows.iteration, **options):
+  machine = machines.of_process(4)
+  return runtime.m2flow(
+    fn,
+    plan=plan,
+    machine=machine,
+    profile=flows.profile(machine.mesh_class),
+    **options,
+  )
+
+
+def test_a_plan_can_be_saved_edited_and_rerun(tmp_path):
+  path = tmp_path / "plan.json"
+  documents.write(split_tree(), path)
+  by_hand = planned(split_tree())(flows.first_state(), jax.random.key(0))
+  from_file = planned(str(path))(flows.first_state(), jax.random.key(0))
+  jax.tree.map(np.testing.assert_array_equal, by_hand, from_file)
+
+
+def test_a_flat_plan_runs_as_the_tree_it_came_from():
+  run = planned(split_tree())
+  expected = run(flows.first_state(), jax.random.key(0))
+  flat = run.evaluation.flat
+  assert isinstance(flat, plans.FlatPlan)
+  again = planned(flat)(flows.first_state(), jax.random.key(0))
+  jax.tree.map(np.testing.assert_array_equal, again, expected)
+
+
+def test_replanning_between_iterations_keeps_the_numbers():
+  run, state = planned(split_tree()), flows.first_state()
+  trees = [split_tree(), split_tree("2", "3", "0"), split_tree("3", "0", "1")]
+  for i, key in enumerate(flows.keys(5)):
+    if i:
+      run.replan(trees[i % 3])
+    state, _ = run(state, key)
+  jax.tree.map(np.testing.assert_array_equal, state, flows.eager(5))
+
+
+def test_a_plan_that_cannot_run_leaves_the_old_one():
+  run = planned(split_tree())
+  state, _ = run(flows.first_state(), jax.random.key(0))
+  with pytest.raises(ValueError, match="device"):
+    run.replan(split_tree("0", "0", "0"))
+  state, _ = run(state, jax.random.key(1))
+  jax.tree.map(np.testing.assert_array_equal, state, flows.eager(2))
+
+
+def test_it_explains_itself_and_compares_with_what_it_took():
+  run = planned(split_tree())
+  for _ in run.iterate(flows.first_state(), [(k,) for k in flows.keys(3)]):
+    pass
+  assert "plan split, bitwise" in run.explain()
+  assert "were predicted" in run.compare()
+  assert "apply_update => act: weights, 36 bytes" in run.explain()
+
+
+def test_before_the_first_call_there_is_no_plan_to_ask_for():
+  with pytest.raises(ValueError, match="has not been planned yet; call it"):
+    _ = planned(split_tree()).plan
+
+
+def test_seeds_trained_at_once_run_under_a_plan():
+  seeds = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), flows.first_state())
+  key_s = jnp.stack([jax.random.key(0), jax.random.key(0)])
+  both, _ = planned(split_tree(), jax.vmap(flows.iteration))(seeds, key_s)
+  alone, _ = flow.fuse(flows.iteration)(flows.first_state(), jax.random.key(0))
+  for x, y in zip(both, alone):
+    np.testing.assert_allclose(x[0], y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_measured_profile_is_kept_and_used_again(tmp_path):
+  path = tmp_path / "profile.json"
+  measured = []
+
+  def prepare():
+    run = runtime.m2flow(
+      flows.iteration,
+      plan="collocated",
+      machine=machines.of_process(2),
+      profile_path=path,
+      notify=lambda stage, i, n: measured.append(stage),
+    )
+    run.prepare(flows.first_state(), jax.random.key(0))
+    return run.profile
+
+  profile = prepare()
+  assert set(measured) == {"act", "simulate", *NAMES}
+  measured.clear()
+  assert prepare() == profile
+  assert not measured
