@@ -59,7 +59,8 @@ def lower_bound(
     seed: of lengths that vary.
 
   Raises:
-    ProfileError: a stage is profiled on no class of the cluster.
+    ProfileError: a stage is not profiled where it could run.
+    InfeasiblePlanError: a stage can run on no union of the cluster's groups.
   """
   return _bound(workflow, profile, cluster, seed, is_single=False)
 
@@ -79,7 +80,8 @@ def single_mode_bound(
     seed: of lengths that vary.
 
   Raises:
-    ProfileError: a stage is profiled on no class of the cluster.
+    ProfileError: a stage is not profiled where it could run.
+    InfeasiblePlanError: a stage can run on no union of the cluster's groups.
   """
   return _bound(workflow, profile, cluster, seed, is_single=True)
 

@@ -194,31 +194,32 @@ def layouts(
   """Returns how each stage can run.
 
   Raises:
-    ProfileError: a stage is profiled on no class of the cluster.
+    ProfileError: a stage is profiled on no class of the cluster, or for no
+      granule that it allows.
   """
   found = {}
   for stage in workflow.stages:
-    own = []
     loop = workflow.loop_of(stage.name)
-    for device in cluster.classes:
-      count = len(cluster.of_class(device.name))
-      own += [
-        Layout(
-          stage=stage,
-          turns=loop.turns if loop else 1,
-          device=device,
-          count=count,
-          config=config,
-          law=profile.law(stage.name, device.name, config),
-          seed=seed,
-        )
-        for config in profile.configs(stage.name, device.name)
-        if config.devices <= count
-      ]
+    own = [
+      Layout(
+        stage=stage,
+        turns=loop.turns if loop else 1,
+        device=device,
+        count=count,
+        config=config,
+        law=profile.law(stage.name, device.name, config),
+        seed=seed,
+      )
+      for device in cluster.classes
+      for config in profile.configs(stage.name, device.name)
+      if config.devices <= (count := len(cluster.of_class(device.name)))
+    ]
+    own = [layout for layout in own if math.isfinite(layout.least_work())]
     if not own:
       raise errors.ProfileError(
-        f"stage {stage.name!r} is profiled on none of the cluster's device"
-        f" classes {[c.name for c in cluster.classes]}, or has no replica that"
+        f"stage {stage.name!r} can run on none of the cluster's device classes"
+        f" {[c.name for c in cluster.classes]}: profile it there, in granules"
+        f" of up to {stage.largest_granule} items and in a configuration that"
         " is small enough"
       )
     found[stage.name] = tuple(own)

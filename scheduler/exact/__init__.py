@@ -8,8 +8,8 @@ outside of it, and `suite` is the frozen set of instances to report on.
 
 from __future__ import annotations
 
-from scheduler.exact.brute_force import Best, brute_force
 from scheduler.exact.certificates import Certificate, replay
+from scheduler.exact.enumeration import Best, brute_force
 from scheduler.exact.free import FreeSolution, solve_free
 from scheduler.exact.search import Solution, solve
 

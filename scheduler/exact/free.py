@@ -96,7 +96,7 @@ def solve_free(
   for k in sorted(range(len(cases)), key=lambda k: (relaxed[k], k)):
     problem = cases[k]
     # In ticks of this division, the first period that is no better.
-    cutoff = 1 << 62 if best is None else -(-best[0] // problem.tick_ns)
+    cutoff = None if best is None else -(-best[0] // problem.tick_ns)
     search = Search(
       problem,
       deadline=begin + time_limit_s,

@@ -41,6 +41,7 @@ _EFFORTS = (1.0, 4.0, 16.0, 64.0, 256.0)  # of CP-SAT on one shop, in turn
 # A shop whose bound is further than this share below the best period is first
 # asked to beat it by half of the difference: far targets are decided sooner.
 _NEAR = 0.03
+_NONE = 1 << 62  # ticks: no plan is known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +131,8 @@ def solve(
 class Search:
   """A search, with the best plan and the bound that it has reached.
 
+  Only plans with a period below the cutoff are looked for, if there is one.
+
   Attributes:
     period: ticks of the best plan.
     assignment: its modes.
@@ -148,11 +151,11 @@ class Search:
     deadline: float,
     workers: int,
     seed: int,
-    cutoff: int = 1 << 62,
+    cutoff: int | None = None,
   ):
     self.problem, self.deadline = problem, deadline
     self.workers, self.seed = workers, seed
-    self.period = cutoff
+    self.period = _NONE if cutoff is None else cutoff
     self.assignment: Assignment = ()
     self.starts: Starts = ()
     self.bound = self.first_bound = self.first_period = 0
@@ -222,9 +225,13 @@ class Search:
         if price(there) >= price(here):
           break
         here = there
+    has_plan = self.period < _NONE
     for shop in sorted(bounds, key=bounds.__getitem__)[:_FIRST_SHOPS]:
-      if bounds[shop] < self.period and not (self.starts and self._is_over()):
+      if has_plan and self._is_over():
+        break
+      if bounds[shop] < self.period:
         self._offer(chosen[shop], *dispatch.best(shop))
+        has_plan = True
 
   def _offer(self, assignment: Assignment, period: int, starts: Starts) -> None:
     if period < self.period:
@@ -248,7 +255,7 @@ class Search:
           self._learn(book, row, job.result())
 
   def _decide(self, book: _Book, row: int, below: int, workers: int) -> Verdict:
-    shop, level = book.candidates.shop(row), book.levels[row]
+    shop, level = book.candidates.shop(row), int(book.levels[row])
     bound = max(int(book.bounds[row]), shops.bound(shop))
     if bound > below:
       return Verdict(status="refuted", bound=bound)
@@ -271,7 +278,7 @@ class Search:
 
   def _learn(self, book: _Book, row: int, verdict: Verdict) -> None:
     shop = book.candidates.shop(row)
-    if verdict.effort:
+    if verdict.is_searched:
       self.num_decided += 1
       self._proven.append((shop, verdict.bound))
       book.levels[row] += verdict.status == "open"
@@ -291,15 +298,19 @@ class _Book:
   """
 
   def __init__(self, candidates: Candidates):
+    import numpy as np
+
     self.candidates = candidates
     self.bounds = candidates.bounds.copy()
-    self.levels = [0] * len(candidates)
+    self.levels = np.zeros(len(candidates), np.int64)
 
   def next(self, below: int, count: int) -> list[int]:
     """Returns open rows that were tried least, the lowest bounds first."""
-    rows = (self.bounds <= below).nonzero()[0].tolist()
-    rows.sort(key=lambda row: (self.levels[row], self.bounds[row], row))
-    return rows[:count]
+    import numpy as np
+
+    rows = (self.bounds <= below).nonzero()[0]
+    order = np.lexsort((rows, self.bounds[rows], self.levels[rows]))
+    return [int(row) for row in rows[order[:count]]]
 
   def least(self, otherwise: int) -> int:
     """Returns the lowest bound of all."""

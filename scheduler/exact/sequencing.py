@@ -29,13 +29,13 @@ class Verdict:
       enough, else "open".
     bound: no schedule has a shorter period.
     starts: the best schedule that was found, if any.
-    effort: deterministic time that was spent.
+    is_searched: whether CP-SAT was needed.
   """
 
   status: Literal["optimal", "refuted", "open"]
   bound: int
   starts: Starts | None = None
-  effort: float = 0.0
+  is_searched: bool = False
 
 
 def decide(
@@ -43,7 +43,6 @@ def decide(
   target: int,
   *,
   bound: int | None = None,
-  hint: Starts | None = None,
   effort: float = 10.0,
   time_limit_s: float = 60.0,
   workers: int = 1,
@@ -55,7 +54,6 @@ def decide(
     shop: what to schedule.
     target: longer periods are of no interest.
     bound: a lower bound that is known already.
-    hint: a schedule near which to look first.
     effort: deterministic time, about seconds of one worker.
     time_limit_s: seconds; where it ends the search, results do not reproduce.
     workers: threads.
@@ -64,12 +62,7 @@ def decide(
   bound = max(bound or 0, shops.bound(shop))
   if bound > target:
     return Verdict(status="refuted", bound=bound)
-  model = _Model(shop, target, bound)
-  if not model.is_feasible:
-    return Verdict(status="refuted", bound=target + 1)
-  if hint is not None:
-    model.hint(hint)
-  return model.solve(
+  return _Model(shop, target, bound).solve(
     effort=effort, time_limit_s=time_limit_s, workers=workers, seed=seed
   )
 
@@ -82,7 +75,6 @@ class _Model:
 
     self.shop, self.target = shop, target
     self.model = cp_model.CpModel()
-    self.is_feasible = True
     self.before, self.after = _windows(shop)
     # (u, v, i, j): granule j of v is before granule i of u.
     self.is_before: dict[
@@ -93,20 +85,13 @@ class _Model:
       [
         self.model.new_int_var(
           self.before[v][i],
-          max(self.before[v][i], target - self.after[v][i] - d[v]),
+          target - self.after[v][i] - d[v],
           "",
         )
         for i in n
       ]
       for v in range(shop.size)
     ]
-    self.is_feasible = all(
-      self.before[v][i] + d[v] + self.after[v][i] <= target
-      for v in range(shop.size)
-      for i in n
-    )
-    if not self.is_feasible:
-      return
     self.period = self.model.new_int_var(bound, target, "")
     self._precede()
     self._exclude()
@@ -217,15 +202,6 @@ class _Model:
     step = self.is_before[v, u].get((j, i), False)
     return True if isinstance(step, bool) else ~step
 
-  def hint(self, starts: Starts) -> None:
-    """Suggests a schedule."""
-    for own, times in zip(self.start, starts):
-      for variable, time in zip(own, times):
-        self.model.add_hint(variable, time)
-    for (u, v), steps in self.is_before.items():
-      for (i, j), step in steps.items():
-        self.model.add_hint(step, starts[v][j] < starts[u][i])
-
   def solve(
     self, *, effort: float, time_limit_s: float, workers: int, seed: int
   ) -> Verdict:
@@ -243,18 +219,17 @@ class _Model:
     p.symmetry_level = 0
     p.linearization_level = 0
     status = solver.solve(self.model)
-    spent = solver.response_proto.deterministic_time
     if status == cp_model.INFEASIBLE:
-      return Verdict(status="refuted", bound=self.target + 1, effort=spent)
+      return Verdict(status="refuted", bound=self.target + 1, is_searched=True)
     proven = math.ceil(solver.best_objective_bound - 1e-6)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-      return Verdict(status="open", bound=proven, effort=spent)
+      return Verdict(status="open", bound=proven, is_searched=True)
     starts = tuple(tuple(solver.value(x) for x in own) for own in self.start)
     return Verdict(
       status="optimal" if status == cp_model.OPTIMAL else "open",
       bound=proven,
       starts=starts,
-      effort=spent,
+      is_searched=True,
     )
 
 
