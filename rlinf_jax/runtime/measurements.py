@@ -279,9 +279,10 @@ def _host_runner(
     for a in range(0, point.granule, size)
   ]
 
+  pool = futures.ThreadPoolExecutor(point.devices)
+
   def run() -> Any:
-    with futures.ThreadPoolExecutor(point.devices) as pool:
-      list(pool.map(lambda share: node.call.on_host(*share), shares))
+    list(pool.map(lambda share: node.call.on_host(*share), shares))
     return ()
 
   return run
