@@ -1,0 +1,174 @@
+"""What tracing sees of a macro flow, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlinf_jax import flow
+from rlinf_jax.runtime import graphs, tracing
+from scheduler import errors
+from scheduler.workflows import Edge, WeightSync
+from tests.runtime import flows
+
+X = jnp.ones((4, 2), jnp.float32)
+
+
+@flow.stage(items={0: 0})
+def double(x_b):
+  return 2.0 * x_b
+
+
+@flow.stage(items={0: 0})
+def halve(x_b):
+  return 0.5 * x_b
+
+
+@flow.stage
+def total(x_b):
+  return jnp.sum(x_b)
+
+
+def graph_of(fn, *args, **kwargs):
+  return graphs.describe(tracing.trace(fn, *args), **kwargs)
+
+
+@pytest.fixture(scope="module")
+def example():
+  return graph_of(flows.iteration, flows.first_state(), jax.random.key(0))
+
+
+def test_a_flow_becomes_stages_edges_loops_and_syncs(example):
+  workflow = example.workflow
+  assert {s.name: s.items for s in workflow.stages} == {
+    "act": 16,
+    "simulate": 16,
+    "score": 16,
+    "grad": 16,
+    "apply_update": 1,
+  }
+  (loop,) = workflow.loops
+  assert (loop.stages, loop.turns) == (("act", "simulate"), flows.TURNS)
+  # Weights are 3 x 3 float32; act reads them through flow.sync alone.
+  assert workflow.syncs == (
+    WeightSync(source="apply_update", target="act", num_bytes=36),
+  )
+  # Three float32 of observation per item pass from simulate to grad.
+  by_ends = {(e.source, e.target): e for e in workflow.edges}
+  assert by_ends["simulate", "grad"] == Edge(
+    source="simulate", target="grad", item_bytes=12
+  )
+  assert by_ends["simulate", "act"].reads == "items"
+  assert by_ends["grad", "apply_update"].reads == "all"
+
+
+def test_state_is_what_comes_back_in_the_same_place(example):
+  assert example.traced.num_state == 2
+  # The first leaf is the weights: grad and apply_update read them whole.
+  assert example.weights["grad"] == (0,)
+  assert example.weights["apply_update"] == (0,)
+
+
+def test_a_program_evaluates_to_what_the_flow_returns(example):
+  args = jax.tree.leaves((flows.first_state(), jax.random.key(0)))
+  out = tracing.evaluate(
+    example.traced.program,
+    args,
+    stage_fn=tracing.call_stage,
+    loop_fn=tracing.call_loop,
+  )
+  expected = flows.iteration(flows.first_state(), jax.random.key(0))
+  for x, y in zip(out, jax.tree.leaves(expected)):
+    np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+def test_a_stage_called_twice_is_two_nodes():
+  graph = graph_of(lambda x: double(double(x)), X)
+  assert [s.name for s in graph.workflow.stages] == ["double", "double#2"]
+
+
+def test_items_pass_directly_but_not_through_glue():
+  direct = graph_of(lambda x: halve(double(x)), X).workflow.edges
+  assert [e.reads for e in direct] == ["items"]
+  reversed_ = graph_of(lambda x: halve(double(x)[::-1]), X).workflow.edges
+  assert [e.reads for e in reversed_] == ["all"]
+
+
+def test_glue_that_rounds_is_named_with_its_line():
+  traced = tracing.trace(lambda x: halve(double(x) * 0.3), X)
+  (where,) = traced.inexact
+  assert where.startswith("mul at ")
+  assert "test_tracing.py:" in where
+
+
+def test_glue_that_only_moves_values_is_exact():
+  traced = tracing.trace(lambda x: halve(double(x)[::-1].reshape(4, 2)), X)
+  assert traced.inexact == ()
+
+
+def test_an_unused_stage_is_left_out_with_a_warning():
+  def fn(x):
+    halve(x)
+    return double(x)
+
+  with pytest.warns(UserWarning, match="nothing uses what stage 'halve'"):
+    graph = graph_of(fn, X)
+  assert [s.name for s in graph.workflow.stages] == ["double"]
+
+
+@pytest.mark.parametrize("hide", [jax.jit, jax.checkpoint])
+def test_a_hidden_stage_is_refused_with_name_and_line(hide):
+  with pytest.raises(TypeError, match="stage 'double' is hidden inside .* at"):
+    tracing.trace(hide(lambda x: double(x)), X)
+
+
+def test_a_branch_on_a_traced_value_is_refused():
+  def fn(x):
+    return double(x) if jnp.sum(x) > 0 else halve(x)
+
+  with pytest.raises(TypeError, match="branches in Python on a value"):
+    tracing.trace(fn, X)
+
+
+def test_a_state_that_changes_its_shape_is_refused():
+  with pytest.raises(TypeError, match=r"came in as .*\[4, 2\] and went out"):
+    tracing.trace(lambda x: total(x), X)
+
+
+def test_a_flow_that_returns_no_state_is_refused():
+  with pytest.raises(TypeError, match="returns the next state"):
+    tracing.trace(lambda state, x: double(x), {"a": X}, X)
+
+
+def test_a_gradient_through_a_stage_is_refused():
+  with pytest.raises(TypeError, match="through stage 'double'"):
+    tracing.trace(jax.grad(lambda x: jnp.sum(double(x))), X)
+
+
+def test_staleness_without_a_sync_is_refused():
+  with pytest.raises(errors.WorkflowError, match=r"passes flow\.sync"):
+    graph_of(lambda x: double(x), X, staleness=1)
+
+
+def test_a_loop_of_updates_is_one_barrier():
+  def fn(w):
+    body = lambda w, x: (w + total(double(w) * x), None)
+    return flow.loop(body, w, jnp.ones(3))[0]
+
+  graph = graph_of(fn, X)
+  (stage,) = graph.workflow.stages
+  assert (stage.name, stage.items) == ("double+total", 1)
+  assert not graph.workflow.loops
+
+
+def test_a_loop_whose_glue_mixes_items_has_no_lanes():
+  def mixing(x):
+    body = lambda x, _: (double(x) - jnp.mean(x, axis=0, keepdims=True), None)
+    return flow.loop(body, x, length=3)[0]
+
+  def apart(x):
+    body = lambda x, _: (double(x) - jnp.mean(x, axis=1, keepdims=True), None)
+    return flow.loop(body, x, length=3)[0]
+
+  assert not graph_of(mixing, X).divisions
+  assert graph_of(apart, X).divisions["double"].items == 4
