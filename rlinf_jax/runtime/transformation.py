@@ -36,6 +36,7 @@ from scheduler import (
   planners,
   plans,
   profiles,
+  reports,
   timelines,
   workflows,
 )
@@ -225,16 +226,36 @@ class M2Flow:
     ready = self._ready
     lines = [
       workflows.format_workflow(ready.graph.workflow),
-      f"plan {ready.plan.label or 'given'}, {ready.label},"
-      f" {ready.evaluation.seconds:.6f} s per iteration predicted",
+      "",
+      f"Results are {ready.label}.",
+      *(f"  not bitwise: {why}" for why in ready.why_close[:5]),
     ]
     if ready.program is not None:
-      lines.append("everything on the same devices: one program")
-    lines += [f"  not bitwise: {why}" for why in ready.why_close[:5]]
-    lines.append(
-      f"the period is set by {' -> '.join(ready.evaluation.critical_stages)}"
+      lines.append("Everything is on the same devices: one program.")
+    text = reports.explain(
+      ready.evaluation, ready.graph.workflow, ready.machine.cluster
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", text])
+
+  def write_report(self, directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Writes what the last call did; returns the files.
+
+    report.html (what ran when, use of devices, what to try next), trace.json
+    (for Perfetto or chrome://tracing) and plan.json.
+    """
+    folder = pathlib.Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    page, trace = folder / "report.html", folder / "trace.json"
+    timeline = self.timeline
+    reports.write_page(
+      timeline,
+      page,
+      title=self.workflow.name,
+      text=f"{self.explain()}\n\n{self.compare()}",
+    )
+    reports.write_perfetto(timeline, trace)
+    documents.write(self.plan, folder / "plan.json")
+    return [page, trace, folder / "plan.json"]
 
   def compare(self) -> str:
     """Returns what the last call took, beside what was predicted."""

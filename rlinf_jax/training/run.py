@@ -175,6 +175,8 @@ def train(
       result = run.to_the_end(state, first_step, interrupt)
     if explain and programs.flow is not None:
       display.print(programs.flow.compare())
+      for path in programs.flow.write_report(options.directory / "plan"):
+        display.print(f"written: {path}")
     return result
 
 

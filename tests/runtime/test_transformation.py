@@ -1,5 +1,7 @@
 """What `m2flow` promises beside the numbers."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,13 +81,18 @@ def test_a_plan_that_cannot_run_leaves_the_old_one():
   jax.tree.map(np.testing.assert_array_equal, state, flows.eager(2))
 
 
-def test_it_explains_itself_and_compares_with_what_it_took():
+def test_it_explains_itself_and_reports_what_it_took(tmp_path):
   run = planned(split_tree())
   for _ in run.iterate(flows.first_state(), [(k,) for k in flows.keys(3)]):
     pass
-  assert "plan split, bitwise" in run.explain()
+  assert "Results are bitwise." in run.explain()
   assert "were predicted" in run.compare()
   assert "apply_update => act: weights, 36 bytes" in run.explain()
+  page, trace, plan = run.write_report(tmp_path)
+  assert "<svg" in page.read_text()
+  names = {e["name"] for e in json.loads(trace.read_text())["traceEvents"]}
+  assert any("grad" in name for name in names)
+  assert runtime.read_plan(plan) == run.plan
 
 
 def test_before_the_first_call_there_is_no_plan_to_ask_for():
