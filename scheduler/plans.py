@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Iterator
 from typing import Literal
 
-from scheduler import errors
+from scheduler import documents, errors
 from scheduler.devices import Devices
 from scheduler.profiles import Config
 
@@ -318,6 +320,22 @@ class FlatPlan:
 
 
 Plan = TreePlan | FlatPlan
+
+
+def read(path: str | pathlib.Path) -> Plan:
+  """Returns the plan in a JSON file, a tree or a flat one.
+
+  Raises:
+    DocumentError: it is neither.
+  """
+  try:
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    is_flat = json.loads(text)["format"] == "flatplan"
+  except (OSError, ValueError, TypeError, LookupError, RecursionError):
+    is_flat = False  # what is wrong is said below
+  if is_flat:
+    return documents.read(FlatPlan, path)
+  return documents.read(TreePlan, path)
 
 
 def order_arcs(plan: FlatPlan) -> tuple[Arc, ...]:
