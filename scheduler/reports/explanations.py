@@ -7,14 +7,14 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from scheduler import cycles
+from scheduler import cycles, workflows
 from scheduler.bounds import Bound
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.evaluation import Evaluation
 from scheduler.plans import FlatPlan
 from scheduler.reports import formatting, rows
-from scheduler.workflows import Workflow, topological_order
+from scheduler.workflows import Workflow
 
 _SAME = 1.005  # times that differ less are called equal
 
@@ -96,7 +96,7 @@ def _placement(
   others: Mapping[str, Evaluation],
 ) -> Iterator[str]:
   found = places(evaluated.flat)
-  names = [n for n in topological_order(workflow) if n in found]
+  names = [n for n in workflows.topological_order(workflow) if n in found]
   groups = _groups(names, found)
   for group in groups:
     where = _where(group, found, cluster)
