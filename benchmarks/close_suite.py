@@ -91,11 +91,12 @@ def _read(path: pathlib.Path) -> dict[str, Record]:
   records: dict[str, Record] = {}
   if not path.exists():
     return records
-  for line in path.read_text(encoding="utf-8").splitlines():
-    try:
-      record = json.loads(line)
-    except json.JSONDecodeError:
-      continue  # the last line of a run that was killed
+  text = path.read_text(encoding="utf-8")
+  whole, cut, _ = text.rpartition("\n")
+  if whole + cut != text:  # a run was killed as it wrote its last line
+    path.write_text(whole + cut, encoding="utf-8")
+  for line in whole.splitlines():
+    record = json.loads(line)
     if record["settings"] != _settings():
       raise ValueError(
         f"{path} was made with {record['settings']}, not {_settings()}; give"
@@ -168,7 +169,7 @@ def is_trivial(record: Record) -> bool:
     return True
   found = [record[f"{name}_ms"] for name in BASELINES]
   best = min((period for period in found if period is not None), default=None)
-  return best is not None and best < _NON_TRIVIAL * record["period_ms"]
+  return best is not None and best / record["period_ms"] < _NON_TRIVIAL
 
 
 def summary(records: list[Record]) -> str:

@@ -85,13 +85,14 @@ def solve(
   *,
   num_granules: int | None = None,
   time_limit_s: float = 60.0,
+  max_decisions: int | None = None,
   workers: int = 1,
   seed: int = 0,
 ) -> Solution:
   """Returns the best plan of class S, with a proof or a bound.
 
   Where the time limit does not end the search the result depends on nothing
-  but the arguments.
+  but the arguments: efforts are counted, not timed.
 
   Args:
     workflow: what is planned.
@@ -99,6 +100,7 @@ def solve(
     cluster: divided into groups.
     num_granules: of every stage; None: the only number that it allows.
     time_limit_s: seconds.
+    max_decisions: how often a shop may be given to CP-SAT; None: no limit.
     workers: threads.
     seed: of the search.
 
@@ -110,7 +112,11 @@ def solve(
   begin = time.monotonic()
   problem = class_s.read(workflow, profile, cluster, num_granules=num_granules)
   search = Search(
-    problem, deadline=begin + time_limit_s, workers=workers, seed=seed
+    problem,
+    deadline=begin + time_limit_s,
+    max_decisions=max_decisions,
+    workers=workers,
+    seed=seed,
   )
   search.run()
   tick = problem.tick_ns
@@ -151,10 +157,12 @@ class Search:
     deadline: float,
     workers: int,
     seed: int,
+    max_decisions: int | None = None,
     cutoff: int | None = None,
   ):
     self.problem, self.deadline = problem, deadline
     self.workers, self.seed = workers, seed
+    self.max_decisions = max_decisions
     self.period = _NONE if cutoff is None else cutoff
     self.assignment: Assignment = ()
     self.starts: Starts = ()
@@ -174,7 +182,8 @@ class Search:
       while candidates is None and not self._is_over():
         # Too many to hold: what is lower comes first.
         limit = (self.bound + limit) // 2
-        candidates = self._below(limit)
+        has_room = limit > self.bound
+        candidates = self._below(limit, _MAX_ROWS if has_room else None)
       if candidates is None:
         break
       least = int(candidates.bounds.min(initial=limit + 1))
@@ -196,11 +205,16 @@ class Search:
     )
 
   def _is_over(self) -> bool:
+    if self.max_decisions is not None:
+      if self.num_decided >= self.max_decisions:
+        return True
     return time.monotonic() >= self.deadline
 
-  def _below(self, limit: int) -> Candidates | None:
+  def _below(
+    self, limit: int, max_rows: int | None = _MAX_ROWS
+  ) -> Candidates | None:
     return assignments.below(
-      self.problem, limit, max_rows=_MAX_ROWS, is_over_fn=self._is_over
+      self.problem, limit, max_rows=max_rows, is_over_fn=self._is_over
     )
 
   def _begin(self) -> None:

@@ -8,7 +8,14 @@ import random
 import pytest
 
 from scheduler import bounds, checker, cycles, errors, evaluation, exact
-from scheduler.exact import class_s, dispatch, sequencing, shops, suite
+from scheduler.exact import (
+  assignments,
+  class_s,
+  dispatch,
+  sequencing,
+  shops,
+  suite,
+)
 from scheduler.exact.shops import APART, EXCLUSIVE, SWAPPED, Shop
 from scheduler.workflows import Workflow
 from tests.scheduler import cases, toys
@@ -173,6 +180,33 @@ def test_out_of_time_it_returns_a_plan_and_a_bound():
   assert 0 < solution.bound_ns < solution.period_ns
   assert solution.gap == 1 - solution.bound_ns / solution.period_ns
   exact.replay(solution.certificate, *case)
+
+
+def test_a_budget_of_decisions_reproduces():
+  case = instance("v6-g3-m16-branches-loose-equal")
+  one, other = (
+    solved(case, time_limit_s=1000.0, max_decisions=1) for _ in range(2)
+  )
+  assert one.num_decided == 1
+  assert (one.plan, one.bound_ns) == (other.plan, other.bound_ns)
+
+
+def test_no_assignment_of_modes_is_forgotten():
+  # What is left out, as dominated or as a mirror image, is no easier than one
+  # that is kept.
+  problem = class_s.read(*instance("v4-g3-m8-branches-tight-equal"))
+  limit = 14_000
+  candidates = assignments.below(problem, limit)
+  kept = [candidates.shop(i) for i in range(len(candidates))]
+  assert len(kept) > 10
+  assert max(candidates.bounds) <= limit
+  rng = random.Random(0)
+  found = 0
+  while found < 200:
+    shop = shops.of(problem, [rng.randrange(len(own)) for own in problem.modes])
+    if shops.bound(shop) <= limit:
+      found += 1
+      assert any(shops.is_no_easier(shop, other) for other in kept)
 
 
 def random_shop(rng: random.Random) -> Shop:
