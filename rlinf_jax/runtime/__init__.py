@@ -2,7 +2,7 @@
 
 from rlinf_jax.runtime.executor import DeadlineError, StageError
 from rlinf_jax.runtime.ledgers import OverBudgetError
-from rlinf_jax.runtime.transformation import M2Flow, m2flow, read_plan
+from rlinf_jax.runtime.transformation import M2Flow, m2flow
 
 __all__ = [
   "DeadlineError",
@@ -10,5 +10,4 @@ __all__ = [
   "OverBudgetError",
   "StageError",
   "m2flow",
-  "read_plan",
 ]

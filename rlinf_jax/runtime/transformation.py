@@ -391,19 +391,7 @@ def _plan(
       options.plan_budget,
       options.seed,
     )
-  return read_plan(options.plan)
-
-
-def read_plan(path: str | pathlib.Path) -> plans.Plan:
-  """Returns the plan in a JSON file, as a tree or flat.
-
-  Raises:
-    DocumentError: it is neither.
-  """
-  text = pathlib.Path(path).read_text(encoding="utf-8")
-  if '"format": "flatplan"' in text:
-    return documents.from_json(plans.FlatPlan, text, source=str(path))
-  return documents.from_json(plans.TreePlan, text, source=str(path))
+  return plans.read(options.plan)
 
 
 def _one_program_on(

@@ -5,6 +5,7 @@ A planner is one file here and one line in `PLANNERS`.
 
 from __future__ import annotations
 
+from scheduler.planners.auto import auto
 from scheduler.planners.collocated import collocated
 from scheduler.planners.disaggregated import disaggregated
 from scheduler.planners.hybrid import hybrid
@@ -13,6 +14,7 @@ from scheduler.planners.rlinf_dp import rlinf_dp
 from scheduler.planners.rlinf_toolkit import rlinf_toolkit
 
 PLANNERS: dict[str, Planner] = {
+  "auto": auto,
   "collocated": collocated,
   "disaggregated": disaggregated,
   "hybrid": hybrid,

@@ -92,7 +92,7 @@ def test_it_explains_itself_and_reports_what_it_took(tmp_path):
   assert "<svg" in page.read_text()
   names = {e["name"] for e in json.loads(trace.read_text())["traceEvents"]}
   assert any("grad" in name for name in names)
-  assert runtime.read_plan(plan) == run.plan
+  assert plans.read(plan) == run.plan
 
 
 def test_before_the_first_call_there_is_no_plan_to_ask_for():
