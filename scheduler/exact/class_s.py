@@ -24,11 +24,11 @@ import functools
 import math
 from collections.abc import Collection, Sequence
 
-from scheduler import durations, errors, transfers
+from scheduler import durations, errors, transfers, workflows
 from scheduler.clusters import Cluster, DeviceClass
 from scheduler.devices import Devices
 from scheduler.profiles import Config, Profile
-from scheduler.workflows import Stage, Workflow, topological_order
+from scheduler.workflows import Stage, Workflow
 
 MAX_GROUPS = 4
 
@@ -104,7 +104,7 @@ def read(
   """
   device = _device_class(cluster)
   _check_workflow(workflow)
-  names = topological_order(workflow)
+  names = workflows.topological_order(workflow)
   stages = tuple(workflow.stage(name) for name in names)
   if num_granules is None:
     num_granules = _only_number(stages[0])

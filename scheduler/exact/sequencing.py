@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from scheduler.exact import shops
 from scheduler.exact.shops import EXCLUSIVE, SWAPPED, Shop, Starts
 
-if TYPE_CHECKING:
-  from ortools.sat.python import cp_model, cp_model_helper
+# CP-SAT's types are known only where it is imported, as it is used.
+Step = Any  # a literal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +77,7 @@ class _Model:
     self.model = cp_model.CpModel()
     self.before, self.after = _windows(shop)
     # (u, v, i, j): granule j of v is before granule i of u.
-    self.is_before: dict[
-      tuple[int, int], dict[tuple[int, int], cp_model.IntVar]
-    ] = {}
+    self.is_before: dict[tuple[int, int], dict[tuple[int, int], Step]] = {}
     n, d = range(shop.num_granules), shop.durations
     self.start = [
       [
@@ -134,7 +132,7 @@ class _Model:
     shop, model, d = self.shop, self.model, self.shop.durations
     there, back = d[u] + shop.gap(u, v), d[v] + shop.gap(v, u)
     is_ancestor = u in shops.ancestors(shop.preds)[v]
-    steps: dict[tuple[int, int], cp_model.IntVar] = {}
+    steps: dict[tuple[int, int], Step] = {}
     for i, s in enumerate(self.start[u]):
       for j, t in enumerate(self.start[v]):
         if is_ancestor and j >= i:
@@ -179,12 +177,12 @@ class _Model:
       work += min(after[v] - shop.swaps[v] for v in clique)
       self.model.add(self.period >= work + sum(terms))
 
-  def _leave(self, u: int, v: int, i: int, is_left: cp_model.IntVar) -> None:
+  def _leave(self, u: int, v: int, i: int, is_left: Step) -> None:
     """Makes `is_left` true if v runs between granules i and i + 1 of u."""
     for j in range(self.shop.num_granules):
       earlier, later = self._step(u, v, i, j), self._step(u, v, i + 1, j)
       # v's granule j is before u's i + 1, and not before u's i.
-      clause: list[cp_model_helper.Literal] = [is_left]
+      clause: list[Step] = [is_left]
       if earlier is True or later is False:
         continue
       if not isinstance(earlier, bool):
@@ -193,9 +191,7 @@ class _Model:
         clause.append(~later)
       self.model.add_bool_or(clause)
 
-  def _step(
-    self, u: int, v: int, i: int, j: int
-  ) -> cp_model_helper.Literal | bool:
+  def _step(self, u: int, v: int, i: int, j: int) -> Step | bool:
     """Returns whether granule j of v is before granule i of u."""
     if u < v:
       return self.is_before[u, v].get((i, j), False)

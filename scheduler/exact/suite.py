@@ -21,7 +21,8 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from scheduler.clusters import Cluster, DeviceClass, Links, homogeneous
+from scheduler import clusters
+from scheduler.clusters import Cluster, DeviceClass, Links
 from scheduler.devices import Devices
 from scheduler.profiles import Config, Entry, Profile, Sample, Table
 from scheduler.workflows import Edge, Kind, Stage, Workflow
@@ -134,7 +135,9 @@ def _instance(
 
 def cluster(sizes: Sequence[int]) -> Cluster:
   """Returns a cluster of the suite's devices, in groups of these sizes."""
-  whole = homogeneous(DEVICE, sum(sizes), host_bytes=1 << 43, links=LINKS)
+  whole = clusters.homogeneous(
+    DEVICE, sum(sizes), host_bytes=1 << 43, links=LINKS
+  )
   stops = list(itertools.accumulate(sizes))
   return dataclasses.replace(
     whole,
