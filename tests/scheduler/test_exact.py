@@ -7,7 +7,15 @@ import random
 
 import pytest
 
-from scheduler import bounds, checker, cycles, errors, evaluation, exact
+from scheduler import (
+  bounds,
+  checker,
+  cycles,
+  documents,
+  errors,
+  evaluation,
+  exact,
+)
 from scheduler.exact import (
   assignments,
   class_s,
@@ -17,6 +25,7 @@ from scheduler.exact import (
   suite,
 )
 from scheduler.exact.shops import APART, EXCLUSIVE, SWAPPED, Shop
+from scheduler.profiles import Sample, Table
 from scheduler.workflows import Workflow
 from tests.scheduler import cases, toys
 
@@ -72,6 +81,21 @@ def test_swaps_overlap_with_what_other_groups_do():
   profile = cases.times(a=[9, 9], b=[9, 9], c=[9, 9], d=[9, 9], e=[9, 9])
   case = chain(1, profile, cases.cluster(1, 1, memory=800), state=400)
   assert solved(case).period_ns == (27 + 6 * 400) * S
+
+
+def test_updates_are_applied_and_weights_come_back():
+  # On one device: 4 granules of 3 s and 5 s, and 4 of 2 items in 4 s, in two
+  # updates. All states fit.
+  train = toys.stage("c", 8, "train", granule_min=2, granule_max=2, updates=2)
+  flow = toys.workflow(
+    cases.stage("a", 4), cases.stage("b", 4), train, syncs=(("c", "a"),)
+  )
+  law = Table(samples=(Sample(granule=2, devices=1, seconds=4.0),))
+  profile = toys.profile(a=cases.table(3), b=cases.table(5), c=law)
+  solution = solved((flow, profile, cases.cluster(1)))
+  assert solution.period_ns == 48 * S
+  kinds = [a.kind for a in solution.plan.activities]
+  assert kinds.count("apply") == 2
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -136,6 +160,12 @@ def proven() -> tuple[cases.Case, exact.Solution]:
 def test_a_certificate_can_be_replayed(proven):
   case, solution = proven
   exact.replay(solution.certificate, *case)
+
+
+def test_a_certificate_is_a_document(proven):
+  certificate = proven[1].certificate
+  text = documents.to_json(certificate)
+  assert documents.from_json(exact.Certificate, text) == certificate
 
 
 def test_a_false_certificate_is_found_out(proven):
