@@ -1,0 +1,85 @@
+"""Log-probabilities and entropies that never hold [tokens, vocabulary]."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+class TokenStatistics(NamedTuple):
+  """What a language model says of each given token."""
+
+  log_prob: jax.Array  # [B, T] float32, nats, of the given token
+  entropy: jax.Array  # [B, T] float32, nats, of the whole distribution
+
+
+def token_statistics(
+  kernel: jax.Array,
+  hidden_btw: jax.Array,
+  target_bt: jax.Array,
+  *,
+  temperature: float = 1.0,
+  chunk_size: int = 256,
+) -> TokenStatistics:
+  """Returns log-probabilities of tokens and entropies, a few at a time.
+
+  Letters: B rows, T tokens of a row, W width, V vocabulary. Logits are held as
+  [B, chunk_size, V], in the backward pass too, which computes them again; the
+  kernel's gradient is summed in the kernel's own dtype.
+
+  Args:
+    kernel: float [V, W], of the last layer: `output_kernel(params)`.
+    hidden_btw: float [B, T, W], of `encode`; products are in its dtype.
+    target_bt: int [B, T]. To be the next token, it is what `encode` was given,
+      shifted by one.
+    temperature: by which logits are divided, as when the tokens were sampled.
+    chunk_size: tokens of a row at once.
+
+  Raises:
+    ValueError: temperature or chunk_size is not positive.
+    AssertionError: shapes or types are others.
+  """
+  chex.assert_rank([kernel, hidden_btw, target_bt], [2, 3, 2])
+  chex.assert_equal_shape_prefix([hidden_btw, target_bt], 2)
+  chex.assert_type([kernel, hidden_btw, target_bt], [float, float, int])
+  if temperature <= 0.0 or chunk_size < 1:
+    raise ValueError(
+      f"Given temperature {temperature} and chunk_size {chunk_size}, expected"
+      " both positive. Greedy tokens have no distribution: use 1."
+    )
+  num_rows, size = target_bt.shape
+  chunk_size = min(chunk_size, size)
+  num_chunks = -(-size // chunk_size)
+
+  def to_chunks(x):
+    missing = num_chunks * chunk_size - size
+    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
+    x = x.reshape(num_rows, num_chunks, chunk_size, *x.shape[2:])
+    return jnp.moveaxis(x, 1, 0)
+
+  @jax.checkpoint
+  def of_chunk(kernel, hidden, target):
+    logits = jnp.einsum(
+      "btw,vw->btv",
+      hidden,
+      kernel.astype(hidden.dtype),
+      preferred_element_type=jnp.float32,
+    )
+    logits = logits / temperature
+    shift = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)
+    mean = jnp.sum(jnp.exp(logits - shift) * logits, axis=-1, keepdims=True)
+    return (chosen - shift)[..., 0], (shift - mean)[..., 0]
+
+  def step(carry, chunk):
+    return carry, of_chunk(kernel, *chunk)
+
+  _, chunks = jax.lax.scan(
+    step, (), (to_chunks(hidden_btw), to_chunks(target_bt))
+  )
+  return TokenStatistics(
+    *(jnp.moveaxis(x, 0, 1).reshape(num_rows, -1)[:, :size] for x in chunks)
+  )
