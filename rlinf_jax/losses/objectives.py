@@ -36,6 +36,9 @@ from rlinf_jax.losses import (
   surrogates,
 )
 
+TokenLossFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+AggregationFn = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
 
 class Objective(NamedTuple):
   """How a policy learns from groups of answers.
@@ -51,8 +54,8 @@ class Objective(NamedTuple):
   """
 
   advantage_fn: Callable[[jax.Array], jax.Array]
-  loss_fn: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
-  aggregation_fn: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+  loss_fn: TokenLossFn
+  aggregation_fn: AggregationFn
 
 
 def grpo(
@@ -177,7 +180,7 @@ def reinforce_plus_plus_baseline(
   )
 
 
-def _clipped(clip_low: chex.Numeric, clip_high: chex.Numeric):
+def _clipped(clip_low: chex.Numeric, clip_high: chex.Numeric) -> TokenLossFn:
   def loss_fn(log_prob_t, old_log_prob_t, advantage_t, mask_t):
     del mask_t
     return surrogates.clipped_surrogate(
