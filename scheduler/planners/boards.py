@@ -12,6 +12,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler import errors
@@ -69,6 +70,8 @@ class Board:
     seats: of each piece, those with the least work first.
     sources: of each piece the (piece, counts) it reads from: its k-th granule
       waits for the first counts[k] granules of that piece.
+    num_devices: of all atoms.
+    least_area: of each piece the least `area` of its seats.
     readers: of each piece the pieces that read from it.
   """
 
@@ -96,6 +99,10 @@ class Board:
       for i in range(len(self.pieces))
     )
     self.seats = tuple(tuple(self._seats(piece)) for piece in self.pieces)
+    self.num_devices = sum(map(len, self.atoms))
+    self.least_area = tuple(
+      min(map(self.area, seats), default=math.inf) for seats in self.seats
+    )
     self._shops: dict[tuple[int, ...], Shop | None] = {}
     self._loads: dict[object, int | None] = {}
 
@@ -113,6 +120,10 @@ class Board:
     if key not in self._shops:
       self._shops[key] = self._shop([s[i] for s, i in zip(self.seats, key)])
     return self._shops[key]
+
+  def area(self, seat: Seat) -> float:
+    """Returns the time of its devices, together, that a seat takes."""
+    return float(seat.work_ns * len(seat.run.devices))
 
   def load_ns(self, atom: int, seated: Mapping[int, int]) -> int | None:
     """Returns the work on an atom with the least swaps; None: no memory.

@@ -141,7 +141,7 @@ class _Partial:
   """An order so far.
 
   Attributes:
-    rank: a lower bound of what it can become, then the sum of all bounds.
+    rank: a lower bound of what it can become, with idle time.
     counts: how many granules of each chain it has.
     ends: when they end.
     free: from when on each resource and clique is free.
@@ -150,7 +150,7 @@ class _Partial:
     before: the order without it.
   """
 
-  rank: tuple[int, int]
+  rank: int
   counts: tuple[int, ...]
   ends: tuple[tuple[int, ...], ...]
   free: list[int]
@@ -170,7 +170,7 @@ def beam(shop: Shop, width: int) -> Order:
   size = sum(len(chain.durations) for chain in shop.chains)
   level = [
     _Partial(
-      (0, 0),
+      0,
       (0,) * n,
       ((),) * n,
       [0] * len(tables.sharing),
@@ -188,7 +188,7 @@ def beam(shop: Shop, width: int) -> Order:
           continue
         key = (child.counts, tuple(child.free), child.state)
         if key not in children:
-          child.rank = _bound(
+          _, child.rank = _bound(
             tables, child.counts, child.ends, child.free, child.state
           )
           children[key] = child
@@ -237,7 +237,7 @@ def _extended(
       family if r in resources else old for r, old in enumerate(state)
     )
   return _Partial(
-    (0, 0),
+    0,
     counts[:c] + (k + 1,) + counts[c + 1 :],
     ends[:c] + (ends[c] + (at,),) + ends[c + 1 :],
     free,
@@ -254,7 +254,10 @@ def _bound(
   free: list[int],
   state: tuple[int, ...],
 ) -> tuple[int, int]:
-  """Returns a lower bound, and the sum of those of all resources."""
+  """Returns a lower bound, and the same plus a share of all resources' bounds.
+
+  The second prefers orders that leave little idle time anywhere.
+  """
   left, tails = tables.left, tables.tails
   earliest: list[int] = []
   worst = 0
@@ -303,7 +306,7 @@ def _bound(
     total += of_all
     if of_all > worst:
       worst = of_all
-  return worst, total
+  return worst, worst + total // (_IDLE * len(tables.sharing))
 
 
 def _swaps_left(
@@ -373,6 +376,8 @@ def anneal(
   return best_time, best
 
 
+# In the ranks of a beam search, the share of idle time is one in so many.
+_IDLE = 5
 # Accepted worsening, as a share of the makespan, at first; how far it falls.
 _HOTTEST, _COOLING = 0.02, 0.05
 _SIZES, _BLOCKS = (1, 1, 2, 4, 8), (1, 1, 2, 3)

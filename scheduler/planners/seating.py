@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
+import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.planners import list_scheduling
 from scheduler.planners.boards import Board, Seat
 from scheduler.planners.shops import Order
 
 Choice = tuple[int, ...]
+_LARGE = 96
 # Masks of seats, the shortest way to one of them, their work, the shortest way
 # from one of them.
 _Clique = tuple[tuple[int, ...], int, int, int]
@@ -39,18 +42,25 @@ class Seating:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-  """How much to search.
+  """How much to search, where an iteration has up to 96 granules.
+
+  Of choices with more granules, each of which takes longer to look at, fewer
+  are tried.
 
   Attributes:
     width: partial choices that are continued.
     choices: choices that are dispatched.
+    starts: of these, how many are looked around from.
+    near: partial choices that are continued there.
     beams: of these, how many get beam searches.
     anneals: of these, how many are annealed.
     steps: of one annealing.
   """
 
-  width: int = 64
-  choices: int = 128
+  width: int = 96
+  choices: int = 160
+  starts: int = 6
+  near: int = 12
   beams: int = 6
   anneals: int = 3
   steps: int = 600
@@ -59,29 +69,61 @@ class Effort:
 def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
   """Returns the best seatings that were found, the best first."""
   found: dict[Choice, Seating] = {}
-  tried = _candidates(board, effort.width)
-  _dispatch(board, tried, found, effort.choices // 2)
+  num_granules = sum(map(len, board.stops))
+  if num_granules > _LARGE:
+    effort = dataclasses.replace(
+      effort,
+      choices=max(1, effort.choices * _LARGE // num_granules),
+      steps=effort.steps * _LARGE // num_granules,
+    )
+  for order in _orders(board):
+    tried = _completed(board, {}, order, effort.width, math.inf)
+    _dispatch(board, tried, found, effort.choices // 2)
   expanded: set[Choice] = set()
-  while found and len(found) < effort.choices:
-    start = min(found.values())
-    if start.chosen in expanded:
+  while len(found) < effort.choices:
+    left = (entry for entry in found.values() if entry.chosen not in expanded)
+    start = min(left, default=None)
+    if start is None or len(expanded) >= effort.starts:
       break
     expanded.add(start.chosen)
-    near = _neighbours(board, start.chosen)
-    _dispatch(board, near, found, effort.choices)
-  for entry in heapq.nsmallest(effort.beams, found.values()):
-    shop = board.shop(entry.chosen)
-    if shop is not None and list_scheduling.bound(shop) < entry.time_ns:
-      _record(found, entry.chosen, *list_scheduling.thorough(shop, (1, 4)))
-  rng = random.Random(seed)
+    best_ns = min(found.values()).time_ns
+    for pieces in itertools.combinations(range(len(board.pieces)), 2):
+      kept = {i: s for i, s in enumerate(start.chosen) if i not in pieces}
+      near = _completed(board, kept, pieces, effort.near, best_ns)
+      _dispatch(board, near, found, effort.choices)
+  _deepen(board, effort, found, random.Random(seed))
+  return sorted(found.values())
+
+
+def _deepen(
+  board: Board,
+  effort: Effort,
+  found: dict[Choice, Seating],
+  rng: random.Random,
+) -> None:
+  """Looks for better orders of the best choices, and of the most promising."""
+  lows: dict[Choice, int] = {}
+  for chosen in found:
+    shop = board.shop(chosen)
+    if shop is not None:
+      lows[chosen] = list_scheduling.bound(shop)
+  promising = heapq.nsmallest(effort.beams // 2, lows, key=lows.__getitem__)
+  best = [e.chosen for e in heapq.nsmallest(effort.beams, found.values())]
+  for widths, choices in (
+    ((1, 4), dict.fromkeys(best + promising)),
+    ((16,), [min(found.values()).chosen] if found else []),
+  ):
+    for chosen in choices:
+      shop = board.shop(chosen)
+      if shop is not None and lows[chosen] < min(found.values()).time_ns:
+        _record(found, chosen, *list_scheduling.thorough(shop, widths))
   for entry in heapq.nsmallest(effort.anneals, found.values()):
     shop = board.shop(entry.chosen)
-    if shop is not None:
+    if shop is not None and lows[entry.chosen] < min(found.values()).time_ns:
       annealed = list_scheduling.anneal(
         shop, entry.order, steps=effort.steps, rng=rng
       )
       _record(found, entry.chosen, *annealed)
-  return sorted(found.values())
 
 
 def _dispatch(
@@ -120,13 +162,6 @@ def _record(
     found[chosen] = Seating(time_ns=time_ns, chosen=chosen, order=order)
 
 
-def _neighbours(board: Board, chosen: Choice) -> Iterator[Choice]:
-  for i, seats in enumerate(board.seats):
-    for s in range(len(seats)):
-      if s != chosen[i]:
-        yield chosen[:i] + (s,) + chosen[i + 1 :]
-
-
 @dataclasses.dataclass(slots=True)
 class _Partial:
   """Seats of some pieces.
@@ -134,52 +169,90 @@ class _Partial:
   Attributes:
     rank: a lower bound, then the devices' time that is used.
     seated: the seats' indices by piece.
+    loads: work on each atom.
     cliques: sets of pieces of which any two share an atom.
-    area: devices' time that is used.
   """
 
   rank: tuple[float, float]
   seated: dict[int, int]
+  loads: tuple[int, ...]
   cliques: tuple[_Clique, ...]
-  area: float
 
 
-def _candidates(board: Board, width: int) -> list[Choice]:
-  """Returns choices of all seats that have small lower bounds.
+def _orders(board: Board) -> Iterator[tuple[int, ...]]:
+  """Yields orders in which to seat all pieces.
 
-  Two beam searches: one seats pieces in the order of the workflow, the other
-  those with the most work first.
+  That of the workflow, and one that begins with those with the most work.
   """
   everyone = range(len(board.pieces))
-  sizes = [size for _, size in board.kinds]
-  least = [min(_area(seat, sizes) for seat in seats) for seats in board.seats]
-  found: dict[Choice, None] = {}
-  for order in (list(everyone), sorted(everyone, key=lambda i: -least[i])):
-    level = [_Partial((0.0, 0.0), {}, (), 0.0)]
-    for at, i in enumerate(order):
-      rest = sum(least[j] for j in order[at + 1 :])
-      children: dict[object, _Partial] = {}
-      for partial in level:
-        for s in range(len(board.seats[i])):
-          child = _seated(board, partial, i, s, rest, sizes)
-          if child is None:
-            continue
-          key = _canonical(board, child.seated)
-          if key not in children or child.rank < children[key].rank:
-            children[key] = child
-      level = heapq.nsmallest(width, children.values(), key=lambda p: p.rank)
-    for p in level:
-      found[tuple(p.seated[i] for i in everyone)] = None
-  return list(found)
+  yield tuple(everyone)
+  yield tuple(sorted(everyone, key=lambda i: -board.least_area[i]))
+
+
+def _completed(
+  board: Board,
+  seated: dict[int, int],
+  order: Sequence[int],
+  width: int,
+  limit_ns: float,
+) -> list[Choice]:
+  """Returns choices of all seats with small lower bounds, by a beam search.
+
+  Args:
+    board: the board.
+    seated: seats that are kept.
+    order: of the other pieces.
+    width: how many partial choices to go on with.
+    limit_ns: choices that take as long are not wanted.
+  """
+  start: _Partial | None = _Partial((0.0, 0.0), {}, (0,) * len(board.atoms), ())
+  for i, s in seated.items():
+    start = start and _seated(board, start, i, s, 0.0)
+  level = [] if start is None else [start]
+  for at, i in enumerate(order):
+    rest = sum(board.least_area[j] for j in order[at + 1 :])
+    ranked = []
+    for partial in level:
+      for s, seat in enumerate(board.seats[i]):
+        low = _quick_bound(board, partial, seat, rest)
+        if low < limit_ns:
+          ranked.append((low, partial.rank, s, partial))
+    ranked.sort(key=lambda entry: entry[:3])
+    children: dict[object, _Partial] = {}
+    best: list[float] = []  # the `width` smallest bounds, negated
+    for low, _, s, partial in ranked:
+      if len(best) == width and low >= -best[0]:
+        break
+      child = _seated(board, partial, i, s, rest)
+      if child is None or child.rank[0] >= limit_ns:
+        continue
+      key = _canonical(board, child.seated)
+      if key not in children:
+        if len(best) < width:
+          heapq.heappush(best, -child.rank[0])
+        else:
+          heapq.heappushpop(best, -child.rank[0])
+      if key not in children or child.rank < children[key].rank:
+        children[key] = child
+    level = heapq.nsmallest(width, children.values(), key=lambda p: p.rank)
+  everyone = range(len(board.pieces))
+  return [tuple(p.seated[i] for i in everyone) for p in level]
+
+
+def _quick_bound(
+  board: Board, partial: _Partial, seat: Seat, rest: float
+) -> float:
+  """Returns a bound of a partial choice with one more seat."""
+  area = partial.rank[1] + board.area(seat)
+  low = max(partial.rank[0], (area + rest) / board.num_devices)
+  for atom, load in enumerate(partial.loads):
+    if seat.mask >> atom & 1 and load + seat.work_ns > low:
+      low = load + seat.work_ns
+  return low
 
 
 def _seated(
-  board: Board,
-  partial: _Partial,
-  i: int,
-  s: int,
-  rest: float,
-  sizes: list[int],
+  board: Board, partial: _Partial, i: int, s: int, rest: float
 ) -> _Partial | None:
   """Returns a partial choice with one more seat; None: memory is too small.
 
@@ -189,19 +262,19 @@ def _seated(
     i: the piece.
     s: the seat's index.
     rest: device time that the pieces not yet seated use at least.
-    sizes: devices of each atom.
   """
   seat = board.seats[i][s]
   seated = {**partial.seated, i: s}
-  head, tail = _head(board, seated, i), _tail(board, seated, i)
-  area = partial.area + _area(seat, sizes)
-  low = max(partial.rank[0], (area + rest) / sum(sizes))
-  for atom in range(len(sizes)):
+  low = _quick_bound(board, partial, seat, rest)
+  loads = list(partial.loads)
+  for atom in range(len(loads)):
     if seat.mask >> atom & 1:
-      load = board.load_ns(atom, seated)
-      if load is None:
+      loads[atom] += seat.work_ns
+      with_swaps = board.load_ns(atom, seated)
+      if with_swaps is None:
         return None
-      low = max(low, load)
+      low = max(low, with_swaps)
+  head, tail = _head(board, seated, i), _tail(board, seated, i)
   cliques: list[_Clique] = [((seat.mask,), head, seat.work_ns, tail)]
   for masks, first, work, last in partial.cliques:
     if all(mask & seat.mask for mask in masks):
@@ -214,7 +287,12 @@ def _seated(
         )
       )
   low = max(low, *(first + work + last for _, first, work, last in cliques))
-  return _Partial((low, area), seated, (*partial.cliques, *cliques), area)
+  return _Partial(
+    (low, partial.rank[1] + board.area(seat)),
+    seated,
+    tuple(loads),
+    (*partial.cliques, *cliques),
+  )
 
 
 def _head(board: Board, seated: dict[int, int], i: int) -> int:
@@ -241,11 +319,6 @@ def _tail(board: Board, seated: dict[int, int], i: int) -> int:
       time = min(seat.durations[-1] for seat in seats)
     tail = max(tail, time + _tail(board, seated, reader))
   return tail
-
-
-def _area(seat: Seat, sizes: list[int]) -> float:
-  devices = sum(n for a, n in enumerate(sizes) if seat.mask >> a & 1)
-  return float(seat.work_ns * devices)
 
 
 def _canonical(board: Board, seated: dict[int, int]) -> object:
