@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import chex
@@ -43,6 +44,48 @@ LossFn = Callable[
 A [T] loss is averaged over the steps that `mask` leaves in; a [] loss stands
 for each step of its sequence alike.
 """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+  """What a language model is asked, and what is known about it.
+
+  Attributes:
+    text: the question; of a chat, its last message.
+    answer: the reference answer; "" without one.
+    metadata: whatever else a reward needs, as JSON knows it.
+    messages: a chat, the oldest message first, each with "role" and "content";
+      () where `text` says all.
+  """
+
+  text: str
+  answer: str = ""
+  metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  messages: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+  """What a reward sees: a model's response to a prompt.
+
+  Attributes:
+    prompt: the prompt's text.
+    response: what the model wrote, without special tokens.
+    answer: the prompt's.
+    metadata: the prompt's.
+    num_tokens: of the response.
+    is_cut: whether the limit of tokens ended it, and not the model.
+  """
+
+  prompt: str
+  response: str
+  answer: str = ""
+  metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  num_tokens: int = 0
+  is_cut: bool = False
+
+
+RewardFn = Callable[[Completion], float]
 
 
 class Environment(Protocol):
