@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 
 from scheduler import errors
@@ -21,6 +22,8 @@ Key = tuple[int, ...]
 
 # All ways to divide up to so many unequal groups; above, only consecutive ones.
 _MAX_MASKED = 8
+# With fewer counts, those are tried in which replicas of 2, 4, ... devices fit.
+_COARSE = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +124,12 @@ class Pools:
     return self.pools[index].size(key[index]) if key[index] else 0
 
   def splits(
-    self, key: Key, left: frozenset[int], right: frozenset[int]
+    self,
+    key: Key,
+    left: frozenset[int],
+    right: frozenset[int],
+    *,
+    needed: frozenset[int] = frozenset(),
   ) -> Iterator[tuple[Key, Key]]:
     """Yields keys of two parts that work at the same time.
 
@@ -130,6 +138,7 @@ class Pools:
       left: indices of the classes that the first part can use.
       right: of those that the second can use. What only one of them can use
         goes to it undivided.
+      needed: of those that neither can do without.
     """
     options: list[list[tuple[int, int]]] = []
     for i, (pool, entry) in enumerate(zip(self.pools, key)):
@@ -137,10 +146,9 @@ class Pools:
         options.append([(0, 0)])
       elif i in left and i in right:
         pairs = list(pool.splits(entry))
-        # One of them may do without this class where it can use another.
-        if len(right) > 1:
+        if len(right) > 1 and i not in needed:
           pairs.append((entry, 0))
-        if len(left) > 1:
+        if len(left) > 1 and i not in needed:
           pairs.append((0, entry))
         options.append(pairs)
       else:
@@ -179,6 +187,21 @@ class Pools:
         )
       )
     return Pools(pools=tuple(pools))
+
+  def narrowed(self, keys: Iterable[Key]) -> Pools:
+    """Returns pools that try only these keys' counts and what is near them."""
+    kept = list(keys)
+    found = []
+    for i, pool in enumerate(self.pools):
+      counts = {1, pool.full} if pool.counts else set()
+      for key in kept if pool.counts else ():
+        below = max((c for c in pool.counts if c < key[i]), default=key[i])
+        above = min((c for c in pool.counts if c > key[i]), default=key[i])
+        counts |= {key[i], (below + key[i]) // 2, -(-(above + key[i]) // 2)}
+      found.append(
+        dataclasses.replace(pool, counts=tuple(sorted(counts - {0})))
+      )
+    return Pools(pools=tuple(found))
 
 
 def of_cluster(cluster: Cluster, resolution: int = 64) -> Pools:
@@ -219,8 +242,21 @@ def of_cluster(cluster: Cluster, resolution: int = 64) -> Pools:
 def _counts(total: int, resolution: int) -> tuple[int, ...]:
   if total <= resolution:
     return tuple(range(1, total + 1))
+  is_coarse = resolution < _COARSE
+  step = 1 << math.ceil(math.log2(total / resolution))
+  if is_coarse and step <= 8:
+    powers = {1 << i for i in range(step.bit_length())}
+    return tuple(sorted({*powers, *range(step, total, step), total}))
   half = max(2, resolution // 2)
   ratio = (total / 2) ** (1 / half)
-  series = {min(total, round(ratio**i)) for i in range(half + 1)} | {total}
-  series |= set(range(1, half // 2 + 1))
+  series = {round(ratio**i) for i in range(half + 1)}
+  if is_coarse:
+    series = {_even(count) for count in series}
+  series |= {total, *range(1, half // 2 + 1)}
   return tuple(sorted(series | {total - c for c in series if c < total}))
+
+
+def _even(count: int) -> int:
+  """Returns a multiple of a large power of two near a count."""
+  step = 1 << max(0, (count // 3).bit_length() - 1)
+  return round(count / step) * step

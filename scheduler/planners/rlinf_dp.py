@@ -20,7 +20,10 @@ from scheduler.workflows import Workflow
 
 _STREAMS = (1, 2, 4, 8, 16, 32, 64)
 _REFINEMENT = 8
-_MAX_KEYS = 100
+_MAX_ROUNDS = 4
+_MIN_RESOLUTION, _MAX_RESOLUTION = 6, 64
+# Divisions that are compared for each plan of the budget.
+_COMPARISONS_PER_ITERATION = 200_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,11 +80,16 @@ def rlinf_dp(
   the estimate keeps one plan per subgraph and devices, prices no transfers and
   knows of no overlap between iterations.
 
+  Every number of devices is tried up to 64; of more, or where there are very
+  many cuts or several classes of device, as many as the budget allows, and then
+  some around the best.
+
   Args:
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of plans that are tried until one can run.
+    budget: of plans that are tried until one can run, and 200,000 times as many
+      divisions that are compared.
     seed: not used; nothing is drawn.
 
   Raises:
@@ -91,13 +99,27 @@ def rlinf_dp(
   Source: RLinf (arXiv 2509.15965), profiling-guided scheduling.
   """
   del seed
-  options = units.of(workflow, profile, cluster, _MAX_KEYS)
+  competing = max(1, units.num_contested(workflow, profile, cluster))
+  limit = budget.iterations * _COMPARISONS_PER_ITERATION
+  resolution = _resolution(units.collapse(workflow), competing, limit)
+  options = units.of(workflow, profile, cluster, resolution)
   shares = options.pools
+  is_whole = competing == 1 and resolution == _MAX_RESOLUTION
   found = _labels(options, shares)
-  if found:
-    finer = shares.refined(_keys(found[0], shares.full), _REFINEMENT)
-    if finer != shares:
-      found = sorted([*_labels(options, finer), *found], key=_total)
+  for _ in range(1 if is_whole else _MAX_ROUNDS):
+    if not found:
+      break
+    keys = list(_keys(found[0], shares.full))
+    # All counts near the best ones, or where that is too much, some.
+    finer = (
+      shares.refined(keys, _REFINEMENT) if is_whole else shares.narrowed(keys)
+    )
+    if finer == shares:
+      break
+    shares, before = finer, found[0].total_ns
+    found = sorted([*_labels(options, shares), *found], key=_total)
+    if found[0].total_ns == before:
+      break
   return selection.best(
     (
       TreePlan(root=_node(options, label, cluster.devices), label="rlinf_dp")
@@ -108,6 +130,45 @@ def rlinf_dp(
     cluster,
     Budget(iterations=1),
   )
+
+
+def _resolution(graph: units.Graph, competing: int, limit: int) -> int:
+  """Returns how many counts of each class keep the search within a limit.
+
+  Each cut of each subgraph is compared for every stream, every share, and on
+  each share about twice as many divisions.
+  """
+  cuts = _num_cuts(graph, (1 << len(graph.units)) - 1, {})
+  pairs = limit / (len(_STREAMS) * max(1, cuts))
+  counts = (pairs / 2**competing) ** (1 / (2 * competing))
+  return max(_MIN_RESOLUTION, min(_MAX_RESOLUTION, int(counts)))
+
+
+def _num_cuts(graph: units.Graph, mask: int, known: dict[int, int]) -> int:
+  """Returns the number of cuts of a subgraph and of those that they leave."""
+  if mask not in known:
+    known[mask] = 0
+    for first in _firsts(graph, mask):
+      known[mask] += 1
+      for part in (first, mask ^ first):
+        if part not in known:
+          known[mask] += _num_cuts(graph, part, known)
+  return known[mask]
+
+
+def _firsts(graph: units.Graph, mask: int) -> Iterator[int]:
+  """Yields the proper subsets that read nothing from the rest."""
+  pairs = [
+    (s, t)
+    for s, found in enumerate(graph.readers)
+    for t in found
+    if mask >> s & 1 and mask >> t & 1
+  ]
+  first = (mask - 1) & mask
+  while first:
+    if not any(first >> t & 1 and not first >> s & 1 for s, t in pairs):
+      yield first
+    first = (first - 1) & mask
 
 
 def _labels(options: Options, shares: Pools) -> list[Label]:
@@ -299,9 +360,14 @@ class _Programme:
 
   def _splits_of(self, cut: _Cut, key: Key) -> list[tuple[Key, Key]]:
     """Returns divisions of a key, the even ones first: they bound others."""
-    at = (key, cut.first_pools, cut.second_pools)
+    at = (key, cut.first_pools, cut.second_pools, cut.needed)
     if at not in self._splits:
-      found = self._shares.splits(key, cut.first_pools, cut.second_pools)
+      found = self._shares.splits(
+        key,
+        cut.first_pools,
+        cut.second_pools,
+        needed=cut.needed,
+      )
       self._splits[at] = sorted(
         found, key=lambda s: sum(abs(a - b) for a, b in zip(*s))
       )
@@ -322,6 +388,7 @@ class _Cut:
     second: the others.
     first_pools: device classes that the first can use.
     second_pools: those that the second can use.
+    needed: those that neither can do without.
     is_joined: whether the second reads from the first.
     is_whole: whether it needs whole batches only.
   """
@@ -330,31 +397,28 @@ class _Cut:
   second: int
   first_pools: frozenset[int]
   second_pools: frozenset[int]
+  needed: frozenset[int]
   is_joined: bool
   is_whole: bool
 
 
 def _cuts(options: Options, graph: int) -> Iterator[_Cut]:
-  readers = options.graph.readers
-  units = [i for i in range(graph.bit_length()) if graph >> i & 1]
-  first = (graph - 1) & graph
-  while first:
-    pairs = [(s, t) for s in units for t in readers[s] if graph >> t & 1]
-    if not any(first >> t & 1 and not first >> s & 1 for s, t in pairs):
-      joins = [
-        (s, t) for s, t in pairs if first >> s & 1 and not first >> t & 1
-      ]
-      yield _Cut(
-        first=first,
-        second=graph ^ first,
-        first_pools=options.pools_of_all(i for i in units if first >> i & 1),
-        second_pools=options.pools_of_all(
-          i for i in units if not first >> i & 1
-        ),
-        is_joined=bool(joins),
-        is_whole=all(pair in options.graph.waits for pair in joins),
-      )
-    first = (first - 1) & graph
+  units_in = [i for i in range(graph.bit_length()) if graph >> i & 1]
+  for first in _firsts(options.graph, graph):
+    sides = [i for i in units_in if first >> i & 1]
+    others = [i for i in units_in if not first >> i & 1]
+    joins = [
+      (s, t) for s in sides for t in options.graph.readers[s] if t in others
+    ]
+    yield _Cut(
+      first=first,
+      second=graph ^ first,
+      first_pools=options.pools_of_all(sides),
+      second_pools=options.pools_of_all(others),
+      needed=options.needed(sides) & options.needed(others),
+      is_joined=bool(joins),
+      is_whole=all(pair in options.graph.waits for pair in joins),
+    )
 
 
 def _beside(

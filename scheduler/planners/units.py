@@ -20,8 +20,9 @@ from scheduler.workflows import Loop, Workflow, topological_order
 
 # Of a loop on one share only so many of the fastest layouts are kept.
 _MAX_LAYOUTS = 16
-# Up to so many devices of the one class that units compete for, every count.
-_MAX_COUNTS = 64
+# Counts of devices of the one class that units compete for, and combinations
+# where they compete for several.
+_MAX_COUNTS, _MAX_KEYS = 64, 400
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +146,10 @@ def collapse(workflow: Workflow) -> Graph:
 
 
 def of(
-  workflow: Workflow, profile: Profile, cluster: Cluster, num_keys: int = 400
+  workflow: Workflow,
+  profile: Profile,
+  cluster: Cluster,
+  resolution: int | None = None,
 ) -> Options:
   """Returns the options of a workflow on the shares of a cluster.
 
@@ -153,24 +157,33 @@ def of(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    num_keys: where units compete for several classes of devices, about how many
-      combinations of counts are tried.
+    resolution: see `pools.of_cluster`; None: 64, or where units compete for
+      several classes of devices, what makes 400 combinations.
 
   Raises:
     ProfileError: a stage is not profiled on the cluster's classes.
     InfeasiblePlanError: a stage, or the stages of a loop, fit nowhere.
   """
-  known = [set(profile.device_classes(s.name)) for s in workflow.stages]
-  competing = sum(
-    sum(c.name in classes for classes in known) > 1 for c in cluster.classes
-  )
-  resolution = _MAX_COUNTS
-  if competing > 1:
-    resolution = max(4, round(num_keys ** (1 / competing)))
+  if resolution is None:
+    competing = max(1, num_contested(workflow, profile, cluster))
+    resolution = min(_MAX_COUNTS, round(_MAX_KEYS ** (1 / competing)))
   shares = pools.of_cluster(cluster, resolution)
   options = Options(Modes(workflow, profile, cluster, shares))
   options.check()
   return options
+
+
+def num_contested(
+  workflow: Workflow, profile: Profile, cluster: Cluster
+) -> int:
+  """Returns how many device classes several units can use."""
+  known = [
+    {c for name in unit.stages for c in profile.device_classes(name)}
+    for unit in collapse(workflow).units
+  ]
+  return sum(
+    sum(c.name in classes for classes in known) > 1 for c in cluster.classes
+  )
 
 
 class Options:
@@ -193,6 +206,15 @@ class Options:
     return frozenset().union(
       *(self.pools_of(self.graph.units[i]) for i in members)
     )
+
+  def needed(self, members: Iterable[int]) -> frozenset[int]:
+    """Returns the indices of the classes that some stage cannot do without."""
+    each = (
+      self.modes.pools_of(name)
+      for i in members
+      for name in self.graph.units[i].stages
+    )
+    return frozenset().union(*(found for found in each if len(found) == 1))
 
   def of(self, unit: Unit, key: Key) -> tuple[Option, ...]:
     """Returns a unit's options on a share, the fastest first."""
