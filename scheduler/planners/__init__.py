@@ -8,6 +8,7 @@ from __future__ import annotations
 from scheduler.planners.auto import auto
 from scheduler.planners.collocated import collocated
 from scheduler.planners.disaggregated import disaggregated
+from scheduler.planners.exact import exact
 from scheduler.planners.hybrid import hybrid
 from scheduler.planners.protocol import Budget, Planner
 from scheduler.planners.rlinf_dp import rlinf_dp
@@ -17,6 +18,7 @@ PLANNERS: dict[str, Planner] = {
   "auto": auto,
   "collocated": collocated,
   "disaggregated": disaggregated,
+  "exact": exact,
   "hybrid": hybrid,
   "rlinf_dp": rlinf_dp,
   "rlinf_toolkit": rlinf_toolkit,

@@ -523,3 +523,55 @@ def test_the_configuration_that_is_faster_is_chosen():
   )
   for name in GENERAL:
     assert seconds(plan(name, case), case) == Fraction("1.6"), name
+
+
+def two_groups(memory: int) -> Case:
+  """Two stages of 600 bytes in 8 granules on two devices."""
+  fixed = {"state_bytes": 600, "granule_max": 1}
+  cluster = toys.cluster(2, memory=memory)
+  return Case(
+    workflow=toys.workflow(
+      toys.stage("a", 8, "simulate", **fixed),
+      toys.stage("b", 8, "train", **fixed),
+    ),
+    profile=toys.profile(a=2, b=1),
+    cluster=dataclasses.replace(
+      cluster, groups=(Devices.span(0, 1), Devices.span(1, 2))
+    ),
+  )
+
+
+def test_exact_finds_what_is_worked_out_by_hand():
+  # A granule of one item gains nothing from a second device. Side by side the
+  # last of 8 granules of 2 s is followed by one of 1 s; in turn, on one or both
+  # devices, they take 16 + 8 s.
+  case = two_groups(memory=1000)
+  assert seconds(plan("exact", case), case) == 17
+
+
+@pytest.mark.parametrize("memory", [1000, 2000])
+@pytest.mark.parametrize("name", GENERAL)
+def test_no_planner_beats_the_optimum_of_its_class(name, memory):
+  case = two_groups(memory)
+  best = seconds(plan("exact", case), case)
+  assert seconds(plan(name, case), case) >= best
+
+
+def test_exact_says_why_a_case_is_outside_its_class():
+  case = CASES["one step off"]
+  with pytest.raises(errors.OutsideClassError, match="staleness 1"):
+    plan("exact", case)
+
+
+def test_exact_chooses_the_groups_where_there_are_none():
+  # Items of 5 s and 3 s on 8 devices, in granules of 15: 5 and 3 devices take
+  # 15 s for each; see above. Any other number of granules is worse.
+  case = balanced()
+  stages = tuple(
+    dataclasses.replace(stage, granule_min=15, granule_max=15)
+    for stage in case.workflow.stages
+  )
+  case = dataclasses.replace(
+    case, workflow=dataclasses.replace(case.workflow, stages=stages)
+  )
+  assert seconds(plan("exact", case), case) == 135
