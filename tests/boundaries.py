@@ -22,14 +22,15 @@ _RLINF_JAX = {
   "data": ("types",),
   "checkpoints": ("types",),
   "reporting": ("types",),
+  "rewards": ("types",),
   "export": ("types",),
   "algorithms": ("types", "flow", "losses", "models"),
   "runtime": ("types", "flow"),
   "rollout": ("types", "runtime.transport"),
   # Wires the rows above into a run, as a library; envs arrive as arguments.
   "training": (
-    "types", "flow", "losses", "models", "data", "checkpoints", "reporting",
-    "algorithms", "runtime", "rollout",
+    "types", "flow", "losses", "models", "data", "rewards", "checkpoints",
+    "reporting", "algorithms", "runtime", "rollout",
   ),
 }  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -237,7 +238,8 @@ def modules_are_imported_not_names(source: Source) -> list[str]:
   """Of ours one imports modules; only types.py and __init__ deal in names.
 
   The scheduler's vocabulary is a few dozen frozen dataclasses with plain names:
-  there a class may be imported by name, a function may not.
+  there a class may be imported by name, a function may not, unless its module
+  is named after it, as each planner's is.
   """
   if source.is_package:
     return []
@@ -249,8 +251,14 @@ def modules_are_imported_not_names(source: Source) -> list[str]:
     and node.module.split(".")[-1] != "types"
     for alias in node.names
     if not is_module(f"{node.module}.{alias.name}")
-    if not (is_within(node.module, "scheduler") and alias.name[:1].isupper())
+    if not is_plain_name(node.module, alias.name)
   ]
+
+
+def is_plain_name(module: str, name: str) -> bool:
+  """Returns whether the scheduler lets a name of its be imported alone."""
+  is_own = module.split(".")[-1] == name
+  return is_within(module, "scheduler") and (name[:1].isupper() or is_own)
 
 
 def is_module(name: str) -> bool:

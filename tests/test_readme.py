@@ -47,7 +47,7 @@ def test_the_custom_loss_of_the_readme_trains():
 
 
 def test_the_flow_of_the_readme_is_a_template_that_parses():
-  names = defined_by(SNIPPETS[1].rpartition("run = ")[0])
+  names = defined_by(SNIPPETS[1].partition("run = ")[0])
   assert isinstance(names["grad"], flow.Stage)
   assert names["grad"].spec.reduces == "sum"
 
