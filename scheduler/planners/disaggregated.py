@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
-from scheduler.planners import parts, units
-from scheduler.planners.collocated import collocated
+from scheduler.planners import collocated, parts, units
 from scheduler.planners.parts import Draft, Part
 from scheduler.planners.pools import Pools
 from scheduler.planners.protocol import Budget
@@ -55,7 +54,7 @@ def disaggregated(
   sides = list(_sides(options, workflow))
   found = [d for side in sides for d in _divided(options, shares, side)]
   if not found:
-    return collocated(workflow, profile, cluster, budget, seed)
+    return collocated.collocated(workflow, profile, cluster, budget, seed)
   best = min(found, key=lambda d: d.estimate_ns)
   finer = shares.refined([part.key for part in best.parts], _REFINEMENT)
   if finer != shares:

@@ -11,15 +11,16 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 
+from scheduler import plans
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.planners import selection
+from scheduler.planners import residency, selection
 from scheduler.planners.modes import Emits
 from scheduler.planners.pools import Key
 from scheduler.planners.protocol import Budget
-from scheduler.planners.residency import Tenant, swapped
+from scheduler.planners.residency import Tenant
 from scheduler.planners.units import Option, Options
-from scheduler.plans import Node, Spatial, Temporal, TreePlan, runs
+from scheduler.plans import Node, Spatial, Temporal, TreePlan
 
 _STREAMS = (1, 2, 4, 8, 16, 32)
 _MAX_SWEEPS = 3
@@ -263,7 +264,7 @@ def _on_part(
 
 
 def _used(node: Node) -> Devices:
-  return functools.reduce(Devices.__or__, (r.devices for r in runs(node)))
+  return functools.reduce(Devices.__or__, (r.devices for r in plans.runs(node)))
 
 
 def _leaving(
@@ -312,7 +313,7 @@ def _leaving_part(
   memory = tuple(
     options.modes.device_class(pool).memory_bytes for pool, _ in places
   )
-  found = swapped(tuple(tenants), memory)
+  found = residency.swapped(tuple(tenants), memory)
   return None if found is None else frozenset(owners[j] for j in found)
 
 

@@ -8,7 +8,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from scheduler.plans import Lanes, Node, Run, TreePlan, runs
+from scheduler import plans
+from scheduler.plans import Lanes, Node, Run, TreePlan
 from scheduler.prices import Prices
 
 # Of up to so many states every choice is tried; of more, the cheapest go first.
@@ -84,7 +85,7 @@ def settled(plan: TreePlan, prices: Prices) -> Iterator[TreePlan]:
   difference, then as if their buffers were always full, which is safe. None is
   yielded where swapping everything is not enough.
   """
-  found = tuple(runs(plan.root))
+  found = tuple(plans.runs(plan.root))
   atoms, places = prices.atoms(tuple(run.devices for run in found))
   lanes = {lanes.loop: len(lanes.lanes) for lanes in _lanes(plan.root)}
   # Inside a loop each lane of each turn brings the state back.

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from scheduler import errors
+from scheduler import errors, workflows
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.planners import granules, pools
@@ -16,7 +16,7 @@ from scheduler.planners.modes import Emits, Mode, Modes
 from scheduler.planners.pools import Key
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
 from scheduler.profiles import Config, Profile
-from scheduler.workflows import Loop, Workflow, topological_order
+from scheduler.workflows import Loop, Workflow
 
 # Of a loop on one share only so many of the fastest layouts are kept.
 _MAX_LAYOUTS = 16
@@ -106,7 +106,7 @@ def collapse(workflow: Workflow) -> Graph:
   """
   units: dict[str, Unit] = {}
   of_stage: dict[str, str] = {}
-  for name in topological_order(workflow):
+  for name in workflows.topological_order(workflow):
     loop = workflow.loop_of(name)
     unit = (
       Unit(name=name, stages=(name,))
