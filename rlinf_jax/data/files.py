@@ -111,7 +111,7 @@ def read_parquet(
   except ModuleNotFoundError as error:
     raise ImportError(
       f"Reading {file} needs pyarrow, which is not installed: pip install "
-      "pyarrow. Or give the prompts as JSON Lines."
+      "-e '.[reasoning]'. Or give the prompts as JSON Lines."
     ) from error
   table = parquet.read_table(file).to_pylist()
   rows = (

@@ -44,7 +44,7 @@ def reasoning_gym(
       raise
     raise ImportError(
       f"The task {name!r} is of reasoning-gym, which is not installed: pip "
-      "install -e '.[reasoning]'."
+      "install -e '.[reasoning-gym]'."
     ) from error
   settings = dict(config or {})
   try:
