@@ -64,6 +64,7 @@ class Board:
   """Pieces of one workflow, and their seats on given atoms.
 
   Attributes:
+    alive: iterations that may overlap.
     atoms: disjoint sets of devices, each of one class.
     kinds: of each atom its class and how many devices it has.
     pieces: in a topological order.
@@ -84,6 +85,7 @@ class Board:
     copies: tuple[str, ...] = (),
   ):
     self.costs, self.copies = costs, copies
+    self.alive = 1 + costs.workflow.staleness
     self.atoms, self.pieces = tuple(atoms), tuple(pieces)
     classes = [costs.cluster.class_of(atom) for atom in atoms]
     self.kinds = tuple((c.name, len(a)) for c, a in zip(classes, atoms))

@@ -14,9 +14,10 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from scheduler.planners import list_scheduling
+from scheduler.planners import folding, list_scheduling
 from scheduler.planners.boards import Board, Seat
-from scheduler.planners.shops import Order
+from scheduler.planners.shops import Order, Shop
+from scheduler.plans import FlatPlan
 
 Choice = tuple[int, ...]
 _LARGE = 96
@@ -91,8 +92,24 @@ def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
       kept = {i: s for i, s in enumerate(start.chosen) if i not in pieces}
       near = _completed(board, kept, pieces, effort.near, best_ns)
       _dispatch(board, near, found, effort.choices)
-  _deepen(board, effort, found, random.Random(seed))
+  if board.alive == 1:
+    _deepen(board, effort, found, random.Random(seed))
   return sorted(found.values())
+
+
+def flat(board: Board, seating: Seating, label: str = "") -> FlatPlan:
+  """Returns the flat plan of a seating."""
+  shop = board.shop(seating.chosen)
+  if board.alive == 1 or shop is None:
+    return board.flat(seating.chosen, seating.order, label=label)
+  folded = folding.fold(shop, seating.order, board.alive)
+  return board.flat(
+    seating.chosen,
+    seating.order,
+    ranks=() if shop.has_swaps else folded.ranks,
+    shifts=() if shop.has_swaps else folded.shifts,
+    label=label,
+  )
 
 
 def _deepen(
@@ -126,6 +143,23 @@ def _deepen(
       _record(found, entry.chosen, *annealed)
 
 
+def _quick(board: Board, shop: Shop) -> tuple[int, Order]:
+  """Returns a good order, with the period that it takes."""
+  time_ns, order = list_scheduling.quick(shop)
+  if board.alive == 1:
+    return time_ns, order
+  orders = dict.fromkeys([order, list_scheduling.dispatch(shop, 0)])
+  folded = ((folding.fold(shop, o, board.alive).period_ns, o) for o in orders)
+  return min(folded, key=lambda pair: pair[0])
+
+
+def _bound(board: Board, shop: Shop) -> int:
+  low = list_scheduling.bound(shop)
+  if board.alive == 1:
+    return low
+  return max(folding.least_period(shop), -(-low // board.alive))
+
+
 def _dispatch(
   board: Board,
   choices: Iterable[Choice],
@@ -145,13 +179,13 @@ def _dispatch(
   for chosen in choices:
     shop = None if chosen in found else board.shop(chosen)
     if shop is not None:
-      low = list_scheduling.bound(shop)
+      low = _bound(board, shop)
       if low < best:
         ranked.append((low, chosen, shop))
   for low, chosen, shop in sorted(ranked, key=lambda entry: entry[:2]):
     if len(found) >= limit or low >= best:
       break
-    _record(found, chosen, *list_scheduling.quick(shop))
+    _record(found, chosen, *_quick(board, shop))
     best = min(best, found[chosen].time_ns)
 
 
@@ -286,7 +320,9 @@ def _seated(
           min(last, tail),
         )
       )
-  low = max(low, *(first + work + last for _, first, work, last in cliques))
+  alive = board.alive
+  for _, first, work, last in cliques:
+    low = max(low, work, (first + work + last) / alive)
   return _Partial(
     (low, partial.rank[1] + board.area(seat)),
     seated,
