@@ -12,7 +12,6 @@ from rlinf_jax.models.transformer.model import (
   critic,
   critic_params,
   language_model,
-  output_kernel,
 )
 from rlinf_jax.models.transformer.packing import Packed, pack, unpack
 
@@ -25,7 +24,6 @@ __all__ = [
   "critic",
   "critic_params",
   "language_model",
-  "output_kernel",
   "pack",
   "rope",
   "shardings",

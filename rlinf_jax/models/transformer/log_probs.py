@@ -31,7 +31,7 @@ def token_statistics(
   kernel's gradient is summed in the kernel's own dtype.
 
   Args:
-    kernel: float [V, W], of the last layer: `output_kernel(params)`.
+    kernel: float [V, W], of the last layer: the model's `head(params)`.
     hidden_btw: float [B, T, W], of `encode`; products are in its dtype.
     target_bt: int [B, T]. To be the next token, it is what `encode` was given,
       shifted by one.
@@ -68,11 +68,9 @@ def token_statistics(
       kernel.astype(hidden.dtype),
       preferred_element_type=jnp.float32,
     )
-    logits = logits / temperature
-    shift = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)
-    mean = jnp.sum(jnp.exp(logits - shift) * logits, axis=-1, keepdims=True)
-    return (chosen - shift)[..., 0], (shift - mean)[..., 0]
+    log_prob = jax.nn.log_softmax(logits / temperature)
+    chosen = jnp.take_along_axis(log_prob, target[..., None], axis=-1)
+    return chosen[..., 0], -jnp.sum(jnp.exp(log_prob) * log_prob, axis=-1)
 
   def step(carry, chunk):
     return carry, of_chunk(kernel, *chunk)

@@ -38,6 +38,8 @@ class Transformer(NamedTuple):
       language model logits [B, T, V], of a critic values [B, T].
     encode: as `apply`, but -> hidden [B, T, W] before the last layer, in the
       compute dtype. What a long text's log-probabilities are made from.
+    head: params -> the last layer [V, W] (of a critic, [1, W]), gathered:
+      what `token_statistics` asks for. A tied one is the embedding.
     read: (params, hidden [..., W]) -> outputs float32 [..., V] or [...].
     cache: (num_rows, num_slots) -> an empty cache. ValueError if a row is
       longer than the context.
@@ -51,6 +53,7 @@ class Transformer(NamedTuple):
   init: Callable[[chex.PRNGKey], Params]
   apply: Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]
   encode: Callable[[Params, jax.Array, jax.Array, jax.Array], jax.Array]
+  head: Callable[[Params], jax.Array]
   read: Callable[[Params, jax.Array], jax.Array]
   cache: Callable[[int, int], attention.Cache]
   extend: Callable[
@@ -88,14 +91,17 @@ def language_model(
     config, compute_dtype, remat_policy, attention_block_size, gather_fn
   )
 
+  def head(params):
+    return gather_fn(params["embedding" if config.is_tied else "head"])
+
   def read(params, hidden):
-    kernel = body.prepare(output_kernel(params))
+    kernel = head(params).astype(hidden.dtype)
     return jnp.einsum(
       "...w,vw->...v", hidden, kernel, preferred_element_type=jnp.float32
     )
 
-  heads = {} if config.is_tied else {"head": config.vocabulary_size}
-  return _assemble(config, body, heads, read)
+  sizes = {} if config.is_tied else {"head": config.vocabulary_size}
+  return _assemble(config, body, sizes, head, read)
 
 
 def critic(
@@ -116,12 +122,15 @@ def critic(
     config, compute_dtype, remat_policy, attention_block_size, gather_fn
   )
 
+  def head(params):
+    return gather_fn(params["value"])
+
   def read(params, hidden):
     # In float32: bfloat16 would round values to 1 part in 256.
-    kernel = gather_fn(params["value"]).astype(jnp.float32)
+    kernel = head(params).astype(jnp.float32)
     return jnp.einsum("...w,w->...", hidden.astype(jnp.float32), kernel[0])
 
-  return _assemble(config, body, {"value": 1}, read)
+  return _assemble(config, body, {"value": 1}, head, read)
 
 
 def critic_params(params: Params) -> Params:
@@ -133,18 +142,12 @@ def critic_params(params: Params) -> Params:
   return {**body, "value": jnp.zeros((1, params["embedding"].shape[1]))}
 
 
-def output_kernel(params: Params) -> jax.Array:
-  """Returns a language model's last layer [V, W], tied or not."""
-  return params["head"] if "head" in params else params["embedding"]
-
-
 class _Body(NamedTuple):
   """A network without its last layer."""
 
   encode: Callable[..., jax.Array]
   extend: Callable[..., Any]
   cache: Callable[..., attention.Cache]
-  prepare: GatherFn
 
 
 def _body(config, compute_dtype, remat_policy, block_size, gather_fn):
@@ -225,14 +228,14 @@ def _body(config, compute_dtype, remat_policy, block_size, gather_fn):
     empty = jnp.zeros(shape, compute_dtype)
     return attention.Cache(key=empty, value=empty)
 
-  return _Body(encode, extend, cache, prepare)
+  return _Body(encode, extend, cache)
 
 
-def _assemble(config, body, heads, read):
+def _assemble(config, body, head_sizes, head, read):
   def init(key):
     key, block_key = jax.random.split(key)
-    outer = {"embedding": config.vocabulary_size, **heads}
-    outer = {k: jnp.zeros((size, config.width)) for k, size in outer.items()}
+    sizes = {"embedding": config.vocabulary_size, **head_sizes}
+    outer = {k: jnp.zeros((size, config.width)) for k, size in sizes.items()}
     norm = block.RmsNorm(config.width, epsilon=config.norm_epsilon)
     draw_block = lambda key: _draw(
       _to_dict(block.Block(config)), key, config.initial_std
@@ -253,6 +256,7 @@ def _assemble(config, body, heads, read):
     init=init,
     apply=apply,
     encode=body.encode,
+    head=head,
     read=read,
     cache=body.cache,
     extend=body.extend,

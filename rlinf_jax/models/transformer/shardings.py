@@ -70,6 +70,33 @@ def gather_fn(mesh: jax.sharding.Mesh, *, axis: str) -> Callable[[Any], Any]:
   return lambda params: jax.tree.map(gather, params)
 
 
+def by_row(
+  fn: Callable[..., Any], mesh: jax.sharding.Mesh, *, axis: str
+) -> Callable[..., Any]:
+  """Returns `fn`, run by each device on its own rows.
+
+  `token_statistics` wants it: its loop over chunks sums the last layer's
+  gradient, which the partitioner would sum over devices in each round. So it
+  is summed over devices once, at the end.
+
+  Args:
+    fn: (shared, *arrays [B, ...]) -> a pytree of arrays [B, ...].
+    mesh: of the devices.
+    axis: of the mesh, over which rows are divided.
+  """
+
+  def run(shared, *arrays):
+    return jax.shard_map(
+      fn,
+      mesh=mesh,
+      in_specs=(P(), *[P(axis)] * len(arrays)),
+      out_specs=P(axis),
+      check_vma=False,  # checked, the sum would move into the loop again
+    )(shared, *arrays)
+
+  return run
+
+
 def on_mesh(layout: Any, mesh: jax.sharding.Mesh) -> Any:
   """Returns the shardings of a layout, for `jit` and `device_put`."""
   return jax.tree.map(

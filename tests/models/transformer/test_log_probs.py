@@ -1,0 +1,108 @@
+"""Chunked log-probabilities equal plain ones and hold no [T, V]."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlinf_jax.models import transformer
+
+
+def draw(num_rows=2, size=10, width=8, vocabulary=20, seed=0):
+  noise = np.random.default_rng(seed)
+  kernel = noise.standard_normal((vocabulary, width), np.float32)
+  hidden = noise.standard_normal((num_rows, size, width), np.float32)
+  target = noise.integers(0, vocabulary, (num_rows, size), np.int32)
+  return tuple(map(jnp.asarray, (kernel, hidden, target)))
+
+
+def plain(kernel, hidden, target, *, temperature=1.0):
+  logits = jnp.einsum("btw,vw->btv", hidden, kernel) / temperature
+  log_prob = jax.nn.log_softmax(logits)
+  chosen = jnp.take_along_axis(log_prob, target[..., None], axis=-1)[..., 0]
+  return chosen, -jnp.sum(jnp.exp(log_prob) * log_prob, axis=-1)
+
+
+def test_one_token_by_hand():
+  # Logits 2 ln 3 and 0 at temperature 2 are ln 3 and 0: chances 3/4 and 1/4.
+  statistics = transformer.token_statistics(
+    jnp.array([[2 * np.log(3.0)], [0.0]]),
+    jnp.ones((1, 1, 1)),
+    jnp.ones((1, 1), int),
+    temperature=2.0,
+  )
+  np.testing.assert_allclose(statistics.log_prob, [[np.log(1 / 4)]], rtol=1e-6)
+  entropy = -(3 / 4) * np.log(3 / 4) - (1 / 4) * np.log(1 / 4)
+  np.testing.assert_allclose(statistics.entropy, [[entropy]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 5, 10, 99])
+def test_values_are_those_of_all_tokens_at_once(chunk_size):
+  kernel, hidden, target = draw()
+  found = jax.jit(
+    lambda *a: transformer.token_statistics(
+      *a, temperature=0.7, chunk_size=chunk_size
+    )
+  )(kernel, hidden, target)
+  for x, y in zip(found, plain(kernel, hidden, target, temperature=0.7)):
+    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def loss_of(statistics_fn, target):
+  def loss(kernel, hidden):
+    log_prob, entropy = statistics_fn(kernel, hidden, target)
+    weight = jnp.arange(target.size, dtype=jnp.float32).reshape(target.shape)
+    return jnp.sum(weight * log_prob + entropy**2)
+
+  return loss
+
+
+def test_gradients_are_those_of_all_tokens_at_once():
+  kernel, hidden, target = draw()
+  chunked = lambda *a: transformer.token_statistics(*a, chunk_size=4)
+  found, expected = (
+    jax.jit(jax.grad(loss_of(fn, target), argnums=(0, 1)))(kernel, hidden)
+    for fn in (chunked, plain)
+  )
+  for x, y in zip(found, expected):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.optimised
+def test_no_array_of_tokens_times_vocabulary_is_held():
+  vocabulary, size, chunk_size = 2048, 512, 16
+  kernel, hidden, target = draw(1, size, 8, vocabulary)
+
+  def temporary_bytes(statistics_fn):
+    gradient = jax.grad(loss_of(statistics_fn, target), argnums=(0, 1))
+    compiled = jax.jit(gradient).lower(kernel, hidden).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  chunked = lambda *a: transformer.token_statistics(*a, chunk_size=chunk_size)
+  logits_bytes = 4 * size * vocabulary
+  assert temporary_bytes(plain) >= logits_bytes
+  # Some chunks' worth: logits, their exponentials, their gradients; and the
+  # kernel's gradient, which is 1/64 of all logits.
+  assert temporary_bytes(chunked) < logits_bytes * 6 * chunk_size / size
+
+
+def test_a_gradient_of_bfloat16_products_is_summed_in_float32():
+  # Each of 1,024 tokens adds about 2^-10 to the gradient of the bias-like
+  # feature; a sum in bfloat16 would stop growing at 2^-2.
+  size = 1024
+  kernel = jnp.zeros((2, 1))
+  hidden = jnp.full((1, size, 1), 2.0**-9, jnp.bfloat16)
+  target = jnp.zeros((1, size), int)
+  loss = lambda kernel: jnp.sum(
+    transformer.token_statistics(kernel, hidden, target, chunk_size=1).log_prob
+  )
+  # d log p(0) / d kernel[0] = (1 - 1/2) * hidden, summed: 1024 * 2^-10 = 1.
+  np.testing.assert_allclose(jax.grad(loss)(kernel), [[1.0], [-1.0]], rtol=1e-2)
+
+
+@pytest.mark.parametrize("bad", [dict(temperature=0.0), dict(chunk_size=0)])
+def test_nonsense_is_refused(bad):
+  with pytest.raises(ValueError, match="both positive"):
+    transformer.token_statistics(*draw(), **bad)
