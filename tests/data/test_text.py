@@ -1,0 +1,116 @@
+"""Prompts as text, and text as tokens."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlinf_jax import data, types
+
+CHAT = (
+  {"role": "system", "content": "Be brief."},
+  {"role": "user", "content": "2+2?"},
+)
+
+
+def template(messages):
+  return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<answer>"
+
+
+def test_without_a_template_a_prompt_is_its_text():
+  assert data.render(types.Prompt(text="1+1=")) == "1+1="
+
+
+def test_a_template_gets_the_messages():
+  text, chat = types.Prompt(text="1+1="), types.Prompt(text="", messages=CHAT)
+  assert data.render(text, template) == "<user>1+1=<answer>"
+  assert data.render(chat, template) == "<system>Be brief.<user>2+2?<answer>"
+
+
+def test_a_system_message_comes_first_unless_there_is_one():
+  text, chat = types.Prompt(text="1+1="), types.Prompt(text="", messages=CHAT)
+  assert (
+    data.render(text, template, system="Think.")
+    == "<system>Think.<user>1+1=<answer>"
+  )
+  assert data.render(chat, template, system="Think.") == data.render(
+    chat, template
+  )
+
+
+@pytest.mark.parametrize(
+  ("prompt", "system", "match"),
+  [
+    (types.Prompt(text="", messages=CHAT), None, "Given a chat without"),
+    (types.Prompt(text="a"), "Think.", "Given a system message without"),
+  ],
+)
+def test_a_chat_needs_a_template(prompt, system, match):
+  with pytest.raises(ValueError, match=match):
+    data.render(prompt, system=system)
+
+
+def test_tokens_are_characters():
+  tokenizer = data.CharTokenizer("ab+")
+  assert tokenizer.encode("b+a") == [3, 4, 2]
+  assert (
+    tokenizer.decode([3, 4, 2, tokenizer.eos_id, tokenizer.pad_id]) == "b+a"
+  )
+  assert tokenizer.vocab_size == 5
+
+
+def test_the_default_tokenizer_knows_every_procedural_prompt():
+  tokenizer = data.CharTokenizer()
+  for task_fn in (data.arithmetic, data.sorting, data.countdown):
+    for prompt in data.Procedural(task_fn, size=20):
+      for text in (prompt.text, prompt.answer):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_strange_character_is_named():
+  with pytest.raises(ValueError, match="whose '\u00e9' is not one of the 96"):
+    data.CharTokenizer().encode("caf\u00e9")
+
+
+@pytest.mark.parametrize("alphabet", ["", "aba"])
+def test_an_alphabet_has_each_character_once(alphabet):
+  with pytest.raises(ValueError, match="expected each character once"):
+    data.CharTokenizer(alphabet)
+
+
+def test_written_files_name_the_tokens(tmp_path):
+  tokenizer = data.CharTokenizer("ab\n")
+  tokenizer.write(tmp_path)
+  whole = json.loads((tmp_path / "tokenizer.json").read_text())
+  assert whole["model"]["vocab"] == {
+    "<pad>": 0,
+    "<eos>": 1,
+    "a": 2,
+    "b": 3,
+    "\n": 4,
+  }
+  config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  assert (config["pad_token"], config["eos_token"]) == ("<pad>", "<eos>")
+
+
+def test_tokenizers_reads_the_same_tokenizer(tmp_path):
+  tokenizers = pytest.importorskip("tokenizers")
+  tokenizer = data.CharTokenizer()
+  tokenizer.write(tmp_path)
+  theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+  for text in ("sort 12  7=\n", "make 3 from 1 2=1+2", "~ <eo s>"):
+    ids = tokenizer.encode(text)
+    assert theirs.encode(text).ids == ids
+    assert theirs.decode([*ids, 1, 0]) == tokenizer.decode(ids) == text
+
+
+def test_transformers_reads_the_same_tokenizer(tmp_path):
+  transformers = pytest.importorskip("transformers")
+  tokenizer = data.CharTokenizer()
+  tokenizer.write(tmp_path)
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  ids = tokenizer.encode("sort 12  7=\n")
+  assert theirs.encode("sort 12  7=\n") == ids
+  assert (theirs.pad_token_id, theirs.eos_token_id) == (0, 1)
+  assert len(theirs) == tokenizer.vocab_size
