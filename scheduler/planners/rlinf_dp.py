@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.planners import parts, selection, units
+from scheduler.planners import graphs, parts, selection, units
+from scheduler.planners.graphs import Graph
 from scheduler.planners.modes import Emits
 from scheduler.planners.pools import Key, Pools
 from scheduler.planners.protocol import Budget
@@ -101,7 +102,7 @@ def rlinf_dp(
   del seed
   competing = max(1, units.num_contested(workflow, profile, cluster))
   limit = budget.iterations * _COMPARISONS_PER_ITERATION
-  resolution = _resolution(units.collapse(workflow), competing, limit)
+  resolution = _resolution(graphs.collapse(workflow), competing, limit)
   options = units.of(workflow, profile, cluster, resolution)
   shares = options.pools
   is_whole = competing == 1 and resolution == _MAX_RESOLUTION
@@ -132,43 +133,15 @@ def rlinf_dp(
   )
 
 
-def _resolution(graph: units.Graph, competing: int, limit: int) -> int:
+def _resolution(graph: Graph, competing: int, limit: int) -> int:
   """Returns how many counts of each class keep the search within a limit.
 
   Each cut of each subgraph is compared for every stream, every share, and on
   each share about twice as many divisions.
   """
-  cuts = _num_cuts(graph, (1 << len(graph.units)) - 1, {})
-  pairs = limit / (len(_STREAMS) * max(1, cuts))
+  pairs = limit / (len(_STREAMS) * max(1, graphs.num_cuts(graph)))
   counts = (pairs / 2**competing) ** (1 / (2 * competing))
   return max(_MIN_RESOLUTION, min(_MAX_RESOLUTION, int(counts)))
-
-
-def _num_cuts(graph: units.Graph, mask: int, known: dict[int, int]) -> int:
-  """Returns the number of cuts of a subgraph and of those that they leave."""
-  if mask not in known:
-    known[mask] = 0
-    for first in _firsts(graph, mask):
-      known[mask] += 1
-      for part in (first, mask ^ first):
-        if part not in known:
-          known[mask] += _num_cuts(graph, part, known)
-  return known[mask]
-
-
-def _firsts(graph: units.Graph, mask: int) -> Iterator[int]:
-  """Yields the proper subsets that read nothing from the rest."""
-  pairs = [
-    (s, t)
-    for s, found in enumerate(graph.readers)
-    for t in found
-    if mask >> s & 1 and mask >> t & 1
-  ]
-  first = (mask - 1) & mask
-  while first:
-    if not any(first >> t & 1 and not first >> s & 1 for s, t in pairs):
-      yield first
-    first = (first - 1) & mask
 
 
 def _labels(options: Options, shares: Pools) -> list[Label]:
@@ -404,7 +377,7 @@ class _Cut:
 
 def _cuts(options: Options, graph: int) -> Iterator[_Cut]:
   units_in = [i for i in range(graph.bit_length()) if graph >> i & 1]
-  for first in _firsts(options.graph, graph):
+  for first in graphs.downsets(options.graph, graph):
     sides = [i for i in units_in if first >> i & 1]
     others = [i for i in units_in if not first >> i & 1]
     joins = [

@@ -3,61 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import graphlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from scheduler import errors, workflows
+from scheduler import errors
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.planners import granules, pools
+from scheduler.planners import granules, graphs, pools
+from scheduler.planners.graphs import Unit
 from scheduler.planners.modes import Emits, Mode, Modes
 from scheduler.planners.pools import Key
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
 from scheduler.profiles import Config, Profile
-from scheduler.workflows import Loop, Workflow
+from scheduler.workflows import Workflow
 
 # Of a loop on one share only so many of the fastest layouts are kept.
 _MAX_LAYOUTS = 16
 # Counts of devices of the one class that units compete for, and combinations
 # where they compete for several.
 _MAX_COUNTS, _MAX_KEYS = 64, 400
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Unit:
-  """A stage, or a loop with all its stages.
-
-  Attributes:
-    name: of the stage or loop.
-    stages: its stages; of a loop, in the order of a turn.
-    loop: the loop, if it is one.
-  """
-
-  name: str
-  stages: tuple[str, ...]
-  loop: Loop | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Graph:
-  """A workflow with its loops collapsed.
-
-  Attributes:
-    units: each after those it reads from.
-    readers: for each unit the indices of those that read from it.
-    waits: pairs (source, target) whose target needs the source's whole batch
-      before its first granule.
-  """
-
-  units: tuple[Unit, ...]
-  readers: tuple[tuple[int, ...], ...]
-  waits: frozenset[tuple[int, int]]
-
-  def sources(self, target: int) -> tuple[int, ...]:
-    """Returns the indices of the units that a unit reads from."""
-    return tuple(i for i, found in enumerate(self.readers) if target in found)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,54 +62,6 @@ class Option:
     return self.visits * sum(mode.swap_ns for mode in self.modes)
 
 
-def collapse(workflow: Workflow) -> Graph:
-  """Returns the workflow's units.
-
-  Raises:
-    InfeasiblePlanError: a stage outside a loop reads from it and is read by it,
-      so that the loop is no piece by itself.
-  """
-  units: dict[str, Unit] = {}
-  of_stage: dict[str, str] = {}
-  for name in workflows.topological_order(workflow):
-    loop = workflow.loop_of(name)
-    unit = (
-      Unit(name=name, stages=(name,))
-      if loop is None
-      else Unit(name=f"loop {loop.name}", stages=loop.stages, loop=loop)
-    )
-    units[unit.name], of_stage[name] = unit, unit.name
-  pairs = {
-    (of_stage[e.source], of_stage[e.target]) for e in workflow.forward_edges
-  }
-  whole = {
-    (of_stage[e.source], of_stage[e.target])
-    for e in workflow.forward_edges
-    if e.reads == "all"
-    or workflow.stage(e.target).needs_all
-    or workflow.loop_of(e.target)
-  }
-  sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
-  for name in units:
-    sorter.add(name, *(s for s, t in pairs if t == name and s != name))
-  try:
-    order = tuple(sorter.static_order())
-  except graphlib.CycleError as error:
-    raise errors.InfeasiblePlanError(
-      f"{' -> '.join(reversed(error.args[1]))} is a cycle of whole loops; a"
-      " stage that takes part in the turns of a loop belongs to the loop"
-    ) from None
-  place = {name: i for i, name in enumerate(order)}
-  edges = {(place[s], place[t]) for s, t in pairs if s != t}
-  return Graph(
-    units=tuple(units[name] for name in order),
-    readers=tuple(
-      tuple(sorted(t for s, t in edges if s == i)) for i in range(len(order))
-    ),
-    waits=frozenset((place[s], place[t]) for s, t in whole if s != t),
-  )
-
-
 def of(
   workflow: Workflow,
   profile: Profile,
@@ -179,7 +96,7 @@ def num_contested(
   """Returns how many device classes several units can use."""
   known = [
     {c for name in unit.stages for c in profile.device_classes(name)}
-    for unit in collapse(workflow).units
+    for unit in graphs.collapse(workflow).units
   ]
   return sum(
     sum(c.name in classes for classes in known) > 1 for c in cluster.classes
@@ -192,7 +109,7 @@ class Options:
   def __init__(self, modes: Modes):
     self.modes = modes
     self.pools = modes.pools
-    self.graph = collapse(modes.workflow)
+    self.graph = graphs.collapse(modes.workflow)
     self.sources = tuple(map(self.graph.sources, range(len(self.graph.units))))
     self._known: dict[tuple[str, Key], tuple[Option, ...]] = {}
     self._streams: dict[tuple[str, Key, int, int], Option | None] = {}

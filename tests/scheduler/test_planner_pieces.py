@@ -11,6 +11,7 @@ from scheduler.devices import Devices
 from scheduler.planners import (
   divisions,
   granules,
+  graphs,
   parts,
   pools,
   residency,
@@ -277,7 +278,7 @@ def test_a_loop_is_one_unit_where_its_first_stage_stands():
     ),
     loops=(Loop(name="steps", stages=("sim", "policy"), turns=2),),
   )
-  graph = units.collapse(workflow)
+  graph = graphs.collapse(workflow)
   assert [u.stages for u in graph.units] == [
     ("before",),
     ("sim", "policy"),
@@ -293,7 +294,21 @@ def test_a_stage_between_two_of_a_loop_is_refused():
     loops=(Loop(name="steps", stages=("sim", "policy"), turns=2),),
   )
   with pytest.raises(errors.InfeasiblePlanError, match="between"):
-    units.collapse(workflow)
+    graphs.collapse(workflow)
+
+
+def test_cuts_of_a_chain_and_of_branches_are_counted():
+  # A chain of 3 has 2 cuts, and its two parts of 2 stages have 1 each.
+  chain = toys.workflow(*(toys.stage(name, 4) for name in "abc"))
+  assert graphs.num_cuts(graphs.collapse(chain)) == 4
+  # a feeds b and c: {a}, {a, b} and {a, c} come first; what is left of 2
+  # stages is {b, c}, with 2 cuts, and {a, b} and {a, c}, with 1 each.
+  branches = toys.workflow(
+    *(toys.stage(name, 4) for name in "abc"), edges=(("a", "b"), ("a", "c"))
+  )
+  graph = graphs.collapse(branches)
+  assert set(graphs.downsets(graph, 0b111)) == {0b001, 0b011, 0b101}
+  assert graphs.num_cuts(graph) == 7
 
 
 def test_turns_of_lanes_side_by_side_overlap():
