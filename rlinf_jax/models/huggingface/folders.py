@@ -52,8 +52,8 @@ def load(
   folder = pathlib.Path(folder)
   found = settings.read(folder)
   config = settings.to_config(found)
-  is_critic = settings.last_layer(found) == "value"
-  abstract = names.abstract_params(config, is_critic=is_critic)
+  _, last_layer = settings.architecture(found)
+  abstract = names.abstract_params(config, is_critic=last_layer == "value")
   with tensors.open_folder(folder) as reader:
     _check_tensors(folder, reader, names.shapes(abstract))
     params = names.read_params(abstract, reader.read, dtype)
@@ -180,13 +180,14 @@ def _check_params(config, params, *, is_critic):
 def _update(source, config, written):
   """Returns the source's settings, with what has become untrue corrected."""
   found = settings.read(source)
-  if settings.last_layer(found) == settings.last_layer(written):
-    expected = settings.to_config(found)
-  else:  # a critic from a language model, or the other way round
+  model_type, last_layer = settings.architecture(found)
+  saved_type, saved_layer = settings.architecture(written)
+  if model_type == saved_type and last_layer != saved_layer:
+    # A critic was made from a language model, or the other way round.
     changed = ("architectures", "id2label", "label2id")
     found = {k: v for k, v in found.items() if k not in changed}
     found |= {k: v for k, v in written.items() if k in changed}
-    expected = settings.to_config(found)
+  expected = settings.to_config(found)
   if expected != config:
     raise ValueError(
       f"Given source {source} of {expected}, expected that of the network to be"

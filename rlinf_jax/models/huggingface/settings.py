@@ -60,11 +60,11 @@ def read(folder: str | pathlib.Path) -> dict[str, Any]:
   return found
 
 
-def last_layer(found: Mapping[str, Any]) -> str:
-  """Returns "head" for a language model, "value" for a critic or reward model.
+def architecture(found: Mapping[str, Any]) -> tuple[str, str]:
+  """Returns the model_type and last layer, "head" or "value", of a network.
 
   Raises:
-    ValueError: the architecture is not supported.
+    ValueError: it is not supported.
   """
   architectures = found.get("architectures") or [
     name
@@ -77,7 +77,7 @@ def last_layer(found: Mapping[str, Any]) -> str:
       f" expected one of {sorted(ARCHITECTURES)}: Qwen2, Qwen2.5, Llama 3, or"
       " what was distilled into them. Take one of those."
     )
-  return ARCHITECTURES[architectures[0]][1]
+  return ARCHITECTURES[architectures[0]]
 
 
 def to_config(found: Mapping[str, Any]) -> transformer.Config:
@@ -86,7 +86,8 @@ def to_config(found: Mapping[str, Any]) -> transformer.Config:
   Raises:
     ValueError: it is not one of those that are supported; says which setting.
   """
-  if last_layer(found) == "value" and len(found.get("id2label", "01")) != 1:
+  model_type, last_layer = architecture(found)
+  if last_layer == "value" and len(found.get("id2label", "01")) != 1:
     raise ValueError(
       f"Given a classifier of labels {found.get('id2label')}, expected a critic"
       " or reward model, with one."
@@ -97,7 +98,7 @@ def to_config(found: Mapping[str, Any]) -> transformer.Config:
         f"Given {name} = {found[name]!r}, expected {allowed[0]!r}: the network"
         " has nothing else. Take a checkpoint without it."
       )
-  lacking = [name for name in _SIZES if name not in found]
+  lacking = [name for name in _SIZES if found.get(name) is None]
   if lacking:
     raise ValueError(
       f"Given a {FILE} without {lacking}, expected all sizes of the network;"
@@ -112,7 +113,7 @@ def to_config(found: Mapping[str, Any]) -> transformer.Config:
     context_size=context_size,
     rope=rope,
     norm_epsilon=found.get("rms_norm_eps", 1e-6),
-    has_bias=found["model_type"] == "qwen2",
+    has_bias=model_type == "qwen2",
     is_tied=found.get("tie_word_embeddings", False),
     initial_std=found.get("initializer_range", 0.02),
   )
@@ -129,13 +130,9 @@ def from_config(
     dtype: of the file's tensors, as "float32".
   """
   model_type = "qwen2" if config.has_bias else "llama"
-  architecture = next(
-    name
-    for name, (kind, layer) in ARCHITECTURES.items()
-    if kind == model_type and layer == ("value" if is_critic else "head")
-  )
+  described = (model_type, "value" if is_critic else "head")
   found: dict[str, Any] = {
-    "architectures": [architecture],
+    "architectures": [k for k, v in ARCHITECTURES.items() if v == described],
     "model_type": model_type,
     **{name: getattr(config, field) for name, field in _SIZES.items()},
     "num_key_value_heads": config.num_kv_heads,

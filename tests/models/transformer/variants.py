@@ -103,7 +103,8 @@ TOKENS = np.random.RandomState(0).randint(1, 40, size=(1, 24)).astype(np.int32)
 
 def abstract(found):
   return names.abstract_params(
-    settings.to_config(found), is_critic=settings.last_layer(found) == "value"
+    settings.to_config(found),
+    is_critic=settings.architecture(found)[1] == "value",
   )
 
 
