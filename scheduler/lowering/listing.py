@@ -151,6 +151,7 @@ class _Emission(emission.Emission):
       track = found[stretch.run]
       for r in track.resources:
         self._enter(track, r)
+      self._sync_all(track.run.stage)
       self._visit_run(track, {track.run.stage: stretch.items})
       missing = len(self.activities) - len(self._stretch_of)
       self._stretch_of += [stretch] * missing
@@ -159,6 +160,18 @@ class _Emission(emission.Emission):
         self._leave(r)
     missing = len(self.activities) - len(self._stretch_of)
     self._stretch_of += [stretches[-1]] * missing
+
+  def _sync_all(self, name: str) -> None:
+    """Brings new weights to all Runs of a stage before the first of them runs.
+
+    Largest first: parts of its devices then have them too. A state that is
+    swapped receives its weights where it is in.
+    """
+    found = self._layout.of_stage[name]
+    if any(self._is_swapped(t, r) for t in found for r in t.resources):
+      return
+    for track in sorted(found, key=lambda track: -len(track.run.devices)):
+      self._sync(track)
 
   def _swap(self, track: Track, kind: ActivityKind) -> list[int]:
     del track, kind

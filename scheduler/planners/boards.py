@@ -242,9 +242,16 @@ class Board:
 
   def _durations(self, i: int, seats: list[Seat]) -> tuple[int, ...]:
     """Returns a piece's durations, with weight syncs before the first."""
-    seat, time = seats[i], 0
-    if seat.run.stage in self.copies:
+    seat = seats[i]
+    if seat.run.stage in self.copies or any(
+      other.run.stage == seat.run.stage
+      and seat.run.devices.issubset(other.run.devices)
+      and (j < i or other.run.devices != seat.run.devices)
+      for j, other in enumerate(seats)
+      if j != i
+    ):
       return seat.durations
+    time = 0
     for sync in self.costs.workflow.syncs:
       if sync.target == seat.run.stage:
         source = functools.reduce(

@@ -24,7 +24,7 @@ from scheduler.workflows import Stage
 # Of more sets of devices a board has too many seats.
 MAX_ATOMS = 5
 # Shares of a decode's items, the shortest, that one piece emits.
-_CUTS = (0.5, 0.75, 0.875, 0.9375)
+_CUTS = (0.25, 0.5, 0.75, 0.875)
 _STREAMS = (4, 8, 16, 32)
 # Shares of a set of devices that move at once, beside a single device.
 _MOVED = (2, 4, 8, 16)
@@ -57,31 +57,39 @@ def applies_to(costs: Prices) -> bool:
 def starts(
   costs: Prices, plans_runs: Iterable[tuple[Run, ...]]
 ) -> list[Layout]:
-  """Returns layouts to begin with.
+  """Returns layouts to begin with, the most promising first.
 
   Args:
     costs: of the workflow.
     plans_runs: the Runs of plans, whose sets of devices and granules are taken
       over.
   """
-  found: dict[Layout, None] = {}
-  streamed = [_streamed(costs, stream) for stream in (8, 16)]
+  streamed = _streamed(costs, 16)
+  planned, others = [], []
   for own in plans_runs:
     atoms = _whole_classes(costs, device_sets.atoms(run.devices for run in own))
     if costs.cluster.groups:
       atoms = costs.cluster.groups
-    if len(atoms) > MAX_ATOMS:
-      continue
-    as_planned = tuple(
-      Piece(stage=name, granule=_granule_of(own, name, costs))
-      for name in costs.order
-    )
-    for pieces in (as_planned, *streamed):
-      found[Layout(atoms=atoms, pieces=pieces)] = None
-  for atoms in _usual(costs):
-    for pieces in streamed:
-      found[Layout(atoms=atoms, pieces=pieces)] = None
-  return list(found)
+    if len(atoms) <= MAX_ATOMS:
+      as_planned = tuple(
+        Piece(stage=name, granule=_granule_of(own, name, costs))
+        for name in costs.order
+      )
+      planned.append(Layout(atoms=atoms, pieces=as_planned))
+      others.append(Layout(atoms=atoms, pieces=streamed))
+  tailed = streamed
+  for name in costs.order:
+    stage = costs.stages[name]
+    if stage.kind == "decode":
+      whole = Piece(stage=name, granule=granules.of_stream(stage, 16))
+      for pieces in _cut(whole, stage, 0.5, goes_on=True):
+        tailed = _replaced(tailed, name, pieces)
+  usual = [
+    Layout(atoms=atoms, pieces=pieces)
+    for atoms in _usual(costs)
+    for pieces in dict.fromkeys((tailed, streamed))
+  ]
+  return list(dict.fromkeys([*planned, *usual, *others]))
 
 
 def neighbours(layout: Layout, costs: Prices) -> Iterator[Layout]:
@@ -139,18 +147,33 @@ def _other_pieces(
 
 
 def _divided(stage: Stage, granule: int) -> Iterator[tuple[Piece, ...]]:
-  """Yields ways to decode some items apart from the others."""
+  """Yields ways to decode the longest items apart from the others."""
   whole = Piece(stage=stage.name, granule=granule)
   yield (whole,)
-  items = (0, stage.items)
-  for cut in _CUTS:
-    at = round(cut * stage.items / stage.group) * stage.group
-    if stage.granule_min <= at <= stage.items - stage.granule_min:
-      for cohorts in ((items, items), (None, None)):
-        yield tuple(
-          dataclasses.replace(whole, share=share, cohort=cohort)
-          for share, cohort in zip(((0, at), (at, stage.items)), cohorts)
-        )
+  for share in _CUTS:
+    for goes_on in (True, False):
+      yield from _cut(whole, stage, share, goes_on=goes_on)
+
+
+def _cut(
+  whole: Piece, stage: Stage, share: float, *, goes_on: bool
+) -> Iterator[tuple[Piece, ...]]:
+  """Yields a decode in two pieces, if it has so many groups.
+
+  Args:
+    whole: the piece.
+    stage: its stage.
+    share: of the items, the shortest, that the first piece emits.
+    goes_on: whether the second goes on with what the first has begun, or has
+      its items to itself from the start.
+  """
+  at = round(share * stage.items / stage.group) * stage.group
+  if stage.granule_min <= at <= stage.items - stage.granule_min:
+    cohort = (0, stage.items) if goes_on else None
+    yield (
+      dataclasses.replace(whole, share=(0, at), cohort=cohort),
+      dataclasses.replace(whole, share=(at, stage.items), cohort=cohort),
+    )
 
 
 def _replaced(

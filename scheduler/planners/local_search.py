@@ -52,7 +52,7 @@ def local_search(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of plans that are evaluated, and as many layouts.
+    budget: of plans that are evaluated, and twice as many layouts.
     seed: of all choices.
 
   Raises:
@@ -62,7 +62,7 @@ def local_search(
   trials = Trials(workflow, profile, cluster, budget.iterations)
   small = Budget(iterations=max(1, budget.iterations // 4))
   offer_all(trials, _SEEDS, small, seed)
-  improve(trials, num_layouts=budget.iterations, seed=seed, may_repair=True)
+  improve(trials, num_layouts=2 * budget.iterations, seed=seed, may_repair=True)
   return dataclasses.replace(trials.result(), label="local_search")
 
 
