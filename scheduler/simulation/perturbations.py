@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from scheduler import decoding, durations, errors
+from scheduler import decoding, durations, errors, profiles
 from scheduler.clusters import Cluster, DeviceClass
 from scheduler.devices import Devices
 from scheduler.plans import Activity, FlatPlan
-from scheduler.profiles import Config, DecodeLaw, Profile, mean_tokens
+from scheduler.profiles import Config, DecodeLaw, Profile
 from scheduler.workflows import Stage, Workflow
 
 # From a plan and an iteration to the nanoseconds of each activity.
@@ -132,7 +132,7 @@ def _relative_tokens(
   tokens = _tokens_before(source, seed)
   start, stop = items
   prompts = stage.lengths.prompt_tokens * (stop - start)
-  mean = mean_tokens(stage.lengths) * (stop - start) + prompts
+  mean = profiles.mean_tokens(stage.lengths) * (stop - start) + prompts
   return (tokens[stop] - tokens[start] + prompts) / mean
 
 
