@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from rlinf_jax import types
 from rlinf_jax.data import procedural
@@ -26,16 +28,18 @@ def reasoning_gym(
     name: such as "chain_sum".
     size: how many prompts.
     seed: of all of them.
-    config: other settings of that task.
+    config: other settings of that task, as JSON knows them.
 
   Returns:
-    Prompts with "gym" in their metadata: the task's name, its config and its
-    own metadata.
+    Prompts with "gym" in their metadata: the task's name, its config and what
+    the package itself needs to know to score a response. A few of its tasks
+    (such as "polynomial_multiplication") depend on PYTHONHASHSEED besides the
+    seed; set that to see their prompts again.
 
   Raises:
     ImportError: reasoning-gym is not installed.
     ValueError: there is no such task, it refuses the config, or its metadata
-      is not JSON.
+      is more than literals.
   """
   try:
     import reasoning_gym as gym
@@ -59,18 +63,38 @@ def reasoning_gym(
     del seed  # the package's data set has it
     entry = tasks[index]
     answer = entry["answer"]
-    known = {"name": name, "config": settings, "metadata": entry["metadata"]}
-    try:
-      metadata = json.loads(json.dumps({"gym": known}))
-    except TypeError as error:
-      raise ValueError(
-        f"The metadata of reasoning-gym's task {name!r} is not JSON, and "
-        f"cannot be sent to the process that scores: {error}."
-      ) from error
     return types.Prompt(
       text=entry["question"],
       answer="" if answer is None else str(answer),
-      metadata=metadata,
+      metadata={
+        "gym": {
+          "name": name,
+          "config": settings,
+          "entry": _literal(name, entry["metadata"]),
+        }
+      },
     )
 
   return procedural.Procedural(task, size=size, seed=seed)
+
+
+def _literal(name: str, metadata: Any) -> str:
+  """Returns metadata as a Python literal: JSON lacks tuples and int keys."""
+  literal = repr(_plain(metadata))
+  try:
+    ast.literal_eval(literal)
+  except (ValueError, SyntaxError) as error:
+    raise ValueError(
+      f"The metadata of reasoning-gym's task {name!r} is {literal:.60}, which "
+      "cannot be sent to the process that scores. Use another task."
+    ) from error
+  return literal
+
+
+def _plain(value: Any) -> Any:
+  """Returns a value with Python's own scalars for NumPy's."""
+  if isinstance(value, Mapping):
+    return {_plain(k): _plain(v) for k, v in value.items()}
+  if type(value) in (list, tuple, set):
+    return type(value)(_plain(v) for v in value)
+  return value.item() if isinstance(value, np.generic) else value

@@ -5,6 +5,7 @@ Loaded by the processes of `scorers` alone.
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
@@ -34,7 +35,7 @@ def score(completion: Any) -> float:
   entry = {
     "question": completion.prompt,
     "answer": completion.answer,
-    "metadata": known["metadata"],
+    "metadata": ast.literal_eval(known["entry"]),
   }
   task = _task(known["name"], json.dumps(known["config"]))
   return float(task.score_answer(answer=text.strip(), entry=entry))

@@ -8,6 +8,7 @@ import re
 import sys
 import types as std_types
 
+import numpy as np
 import pytest
 
 from rlinf_jax import data, types
@@ -122,7 +123,11 @@ class FakeGym(std_types.ModuleType):
       {
         "question": f"{seed} + {i}?",
         "answer": seed + i,
-        "metadata": {"terms": (seed, i), **config},
+        "metadata": {
+          "terms": (np.int64(seed), i),
+          "names": {1: np.str_("a")},
+          **config,
+        },
       }
       for i in range(size)
     ]
@@ -141,7 +146,7 @@ def test_a_task_of_reasoning_gym_by_its_name(monkeypatch):
       "gym": {
         "name": "chain_sum",
         "config": {"min_terms": 2},
-        "metadata": {"terms": [4, 1], "min_terms": 2},
+        "entry": "{'terms': (4, 1), 'names': {1: 'a'}, 'min_terms': 2}",
       }
     },
   )

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rlinf_jax import rewards, types
+from rlinf_jax import data, rewards, types
 
 REWARDS = """
 import os, re, subprocess, sys
@@ -210,7 +210,7 @@ def test_closed_processes_are_gone_and_say_so(source):
 
 ORPHANS = """
 import sys
-from rlinf_jax import rewards, types
+from rlinf_jax import data, rewards, types
 scorers = rewards.Scorers(sys.argv[1], deadline_s=1000.0)
 at = lambda text: types.Completion(prompt="", response=text)
 print(int(scorers.score([at("pid")]).reward_b[0]), flush=True)
@@ -305,3 +305,20 @@ def test_mathematics_that_takes_for_ever_is_worth_0(mathematics):
 def test_a_reference_that_is_no_mathematics_is_told(mathematics):
   scores = mathematics.score([completion("12", answer="")])
   assert "The answer '' of the prompt 'prompt' is no math" in scores.first_error
+
+
+def test_reasoning_gym_scores_its_own_answers():
+  pytest.importorskip("reasoning_gym")
+  # The second has metadata that JSON would change.
+  for name in ("chain_sum", "knights_knaves"):
+    prompt = data.reasoning_gym(name, size=2, seed=1)[1]
+    cases = [(f"So <answer>{prompt.answer}</answer>.", 1.0), ("none", 0.0)]
+    with rewards.Scorers(rewards.GYM, deadline_s=30.0) as scorers:
+      scores = scorers.score(
+        [
+          completion(x, answer=prompt.answer, metadata=prompt.metadata)
+          for x, _ in cases
+        ]
+      )
+    assert scores.first_error == ""
+    assert scores.reward_b[0] > scores.reward_b[1]
