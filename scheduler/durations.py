@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -39,7 +38,6 @@ def split(share: tuple[int, int], granule: int) -> tuple[tuple[int, int], ...]:
   return tuple((i, min(i + granule, stop)) for i in range(start, stop, granule))
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def granules_ns(
   stage: Stage,
   profile: Profile,
@@ -100,7 +98,6 @@ def granules_ns(
   return tuple(by_size[stop - start] for start, stop in parts)
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def compute_ns(
   stage: Stage,
   profile: Profile,

@@ -231,17 +231,32 @@ class Prices:
   def _granules_ns(
     self, run: Run, granule: int, part: Interval, whole: Interval
   ) -> tuple[int, ...]:
-    return durations.granules_ns(
-      self.stages[run.stage],
-      self.profile,
-      self.device_class(run),
+    device, config = self.device_class(run), run.config
+    key = (
+      "times",
+      run.stage,
+      device.name,
       len(run.devices),
-      run.config,
+      config.tp,
+      config.pp,
       granule,
       part,
       whole,
-      self.seed,
     )
+    found = self._known.get(key)
+    if found is None:
+      found = self._known[key] = durations.granules_ns(
+        self.stages[run.stage],
+        self.profile,
+        device,
+        len(run.devices),
+        config,
+        granule,
+        part,
+        whole,
+        self.seed,
+      )
+    return found
 
 
 def of(
