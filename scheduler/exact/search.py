@@ -37,9 +37,20 @@ from scheduler.workflows import Workflow
 _RESTARTS = 6  # of the local search over modes
 _FIRST_SHOPS = 60  # that are scheduled before anything is proven
 _MAX_ROWS = 400_000  # assignments that are held at once
-_EFFORTS = (1.0, 4.0, 16.0, 64.0, 256.0)  # of CP-SAT on one shop, in turn
-# A shop whose bound is further than this share below the best period is first
-# asked to beat it by half of the difference: far targets are decided sooner.
+# Of CP-SAT on a shop, in turn: how much, and whether it raises the bound. Some
+# shops are soon closed from below, others from above.
+_EFFORTS = (
+  (1.0, False),
+  (1.0, True),
+  (4.0, False),
+  (4.0, True),
+  (16.0, False),
+  (16.0, True),
+  (64.0, False),
+  (64.0, True),
+)
+# A shop whose bound is further than this share below the best period is asked
+# to beat it by half of the difference: far targets are decided sooner.
 _NEAR = 0.03
 _NONE = 1 << 62  # ticks: no plan is known
 
@@ -280,11 +291,13 @@ class Search:
     target = below
     if below - bound > _NEAR * below:
       target = (bound + below) // 2
+    effort, is_from_below = _EFFORTS[min(level, len(_EFFORTS) - 1)]
     return sequencing.decide(
       shop,
       target,
       bound=bound,
-      effort=_EFFORTS[min(level, len(_EFFORTS) - 1)],
+      is_from_below=is_from_below,
+      effort=effort,
       time_limit_s=max(0.1, self.deadline - time.monotonic()),
       workers=workers,
       seed=self.seed,

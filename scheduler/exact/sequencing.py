@@ -43,6 +43,7 @@ def decide(
   target: int,
   *,
   bound: int | None = None,
+  is_from_below: bool = False,
   effort: float = 10.0,
   time_limit_s: float = 60.0,
   workers: int = 1,
@@ -54,6 +55,8 @@ def decide(
     shop: what to schedule.
     target: longer periods are of no interest.
     bound: a lower bound that is known already.
+    is_from_below: whether to raise the bound until there is a schedule, rather
+      than to shorten schedules until there is none.
     effort: deterministic time, about seconds of one worker.
     time_limit_s: seconds; where it ends the search, results do not reproduce.
     workers: threads.
@@ -63,7 +66,11 @@ def decide(
   if bound > target:
     return Verdict(status="refuted", bound=bound)
   return _Model(shop, target, bound).solve(
-    effort=effort, time_limit_s=time_limit_s, workers=workers, seed=seed
+    is_from_below=is_from_below,
+    effort=effort,
+    time_limit_s=time_limit_s,
+    workers=workers,
+    seed=seed,
   )
 
 
@@ -199,7 +206,13 @@ class _Model:
     return True if isinstance(step, bool) else ~step
 
   def solve(
-    self, *, effort: float, time_limit_s: float, workers: int, seed: int
+    self,
+    *,
+    is_from_below: bool,
+    effort: float,
+    time_limit_s: float,
+    workers: int,
+    seed: int,
   ) -> Verdict:
     from ortools.sat.python import cp_model
 
@@ -214,6 +227,7 @@ class _Model:
     p.cp_model_probing_level = 0
     p.symmetry_level = 0
     p.linearization_level = 0
+    p.optimize_with_core = is_from_below
     status = solver.solve(self.model)
     if status == cp_model.INFEASIBLE:
       return Verdict(status="refuted", bound=self.target + 1, is_searched=True)
