@@ -12,6 +12,8 @@ from scheduler.planners import (
   disaggregated,
   exact,
   hybrid,
+  local_search,
+  pareto_dp,
   rlinf_dp,
   rlinf_toolkit,
 )
@@ -23,6 +25,8 @@ PLANNERS: dict[str, Planner] = {
   "disaggregated": disaggregated.disaggregated,
   "exact": exact.exact,
   "hybrid": hybrid.hybrid,
+  "local_search": local_search.local_search,
+  "pareto_dp": pareto_dp.pareto_dp,
   "rlinf_dp": rlinf_dp.rlinf_dp,
   "rlinf_toolkit": rlinf_toolkit.rlinf_toolkit,
 }

@@ -17,7 +17,10 @@ from scheduler.workflows import Workflow
 
 # Of more stages that could be on either side, all of them go to one.
 _MAX_FREE = 4
-_REFINEMENT = 16
+# Every division of so many devices; of more, first these and then ever finer
+# ones around the best.
+_MAX_EXHAUSTIVE, _FIRST_COUNTS = 64, 20
+_REFINEMENT, _MAX_ROUNDS, _MAX_NEAR = 4, 8, 3
 
 
 def disaggregated(
@@ -31,9 +34,9 @@ def disaggregated(
 
   Decoding, simulation and what runs on the host is one side, training the
   other; inference is tried on both. Every division of the devices is tried
-  where a class has at most 64 of them; of more, a series of divisions and then
-  all around the best of them, or nearly so. With staleness 0 training begins
-  with the first granule; with staleness 1 it is one step behind the rollout.
+  where there are at most 64 of them; of more, a series of divisions and then
+  ever finer ones around the best. With staleness 0 training begins with the
+  first granule; with staleness 1 it is one step behind the rollout.
 
   What cannot be divided, because there is one stage or one device, is
   collocated.
@@ -42,24 +45,44 @@ def disaggregated(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of plans that are evaluated.
+    budget: of plans that are evaluated; it also widens the search around the
+      best divisions of many devices.
     seed: not used; nothing is drawn.
 
   Raises:
     InfeasiblePlanError: a stage fits nowhere, or the two sides do not.
     ProfileError: a stage is profiled on no class of the cluster.
   """
-  options = units.of(workflow, profile, cluster)
+  competing = units.num_contested(workflow, profile, cluster)
+  is_large = cluster.num_devices > _MAX_EXHAUSTIVE and competing < 2
+  options = units.of(
+    workflow, profile, cluster, _FIRST_COUNTS if is_large else None
+  )
   shares = options.pools
-  sides = list(_sides(options, workflow))
-  found = [d for side in sides for d in _divided(options, shares, side)]
+  tried: set[object] = set()
+  found = [
+    d
+    for side in _sides(options, workflow)
+    for d in _divided(options, shares, side, tried)
+  ]
   if not found:
     return collocated.collocated(workflow, profile, cluster, budget, seed)
-  best = min(found, key=lambda d: d.estimate_ns)
-  finer = shares.refined([part.key for part in best.parts], _REFINEMENT)
-  if finer != shares:
-    side = best.parts[0].units
-    found += _divided(options, finer, side)
+  for _ in range(_MAX_ROUNDS):
+    ranked = sorted(found, key=lambda d: d.estimate_ns)
+    side = ranked[0].parts[0].units
+    divided = [d.parts for d in ranked if d.parts[0].units == side]
+    near = list(dict.fromkeys(divided))[
+      : min(_MAX_NEAR, 1 + budget.iterations // 16)
+    ]
+    keys = [part.key for both in near for part in both]
+    if competing < 2:
+      finer = shares.refined(keys, _REFINEMENT)
+    else:
+      finer = shares.narrowed([shares.full, *keys[:2]])
+    if finer == shares:
+      break
+    shares = finer
+    found += _divided(options, shares, side, tried)
   return parts.plan(options, found, cluster, budget, "disaggregated")
 
 
@@ -92,15 +115,21 @@ def _kinds(unit: Unit, workflow: Workflow) -> set[str]:
 
 
 def _divided(
-  options: Options, shares: Pools, rollout: tuple[int, ...]
+  options: Options,
+  shares: Pools,
+  rollout: tuple[int, ...],
+  tried: set[object],
 ) -> Iterator[Draft]:
-  """Yields drafts for every division of the devices between the sides."""
+  """Yields drafts for every division between the sides not tried before."""
   everyone = range(len(options.graph.units))
   training = tuple(i for i in everyone if i not in rollout)
   if not training:
     return
   usable = [options.pools_of_all(side) for side in (rollout, training)]
   for first, second in shares.splits(shares.full, *usable):
+    if (rollout, first, second) in tried:
+      continue
+    tried.add((rollout, first, second))
     yield from parts.drafts(
       options,
       (Part(units=rollout, key=first), Part(units=training, key=second)),

@@ -12,7 +12,13 @@ from scheduler.devices import Devices
 from scheduler.planners import granules
 from scheduler.planners.pools import Key, Pool, Pools
 from scheduler.plans import Run
-from scheduler.profiles import Config, Profile, ReplicaTable, Table
+from scheduler.profiles import (
+  Config,
+  DecodeLaw,
+  Profile,
+  ReplicaTable,
+  Table,
+)
 from scheduler.workflows import Stage, Workflow
 
 # Shares of the items, and nanoseconds by which they are done.
@@ -280,14 +286,24 @@ class Modes:
 
 def _times(known: prices.Prices, run: Run) -> tuple[Emits, int]:
   """Returns when a Run's items are done, and the time of its last granule."""
-  cut = known.granules(run, known.share(run))
-  items, num_granules = cut.stops[-1], len(cut.stops)
-  # A decode emits few items early and many late; others go on evenly.
-  is_even = cut.ends_ns[0] * num_granules <= 2 * cut.ends_ns[-1]
-  shares = (0.0, 1.0) if is_even and num_granules > 2 else _SHARES
-  chosen = sorted({math.ceil(share * (num_granules - 1)) for share in shares})
-  emits = tuple((cut.stops[k] / items, cut.ends_ns[k]) for k in chosen)
-  return emits, cut.durations_ns[-1]
+  stage = known.stages[run.stage]
+  law = known.profile.law(run.stage, known.device_class(run).name, run.config)
+  if isinstance(law, DecodeLaw):
+    cut = known.granules(run, (0, stage.items))
+    last = len(cut.stops) - 1
+    chosen = sorted({math.ceil(share * last) for share in _SHARES})
+    emits = tuple((cut.stops[k] / stage.items, cut.ends_ns[k]) for k in chosen)
+    return emits, cut.durations_ns[-1]
+  # All granules but an update's last one are alike.
+  batch = stage.items // stage.updates
+  granule = min(run.granule, batch)
+  whole, rest = divmod(batch, granule)
+  full_ns = known.lane(run, (0, granule))
+  rest_ns = known.lane(run, (0, rest)) if rest else 0
+  total_ns = (whole * full_ns + rest_ns) * stage.updates
+  first = (granule / stage.items, full_ns)
+  emits = (first, (1.0, total_ns)) if granule < stage.items else (first,)
+  return emits, rest_ns or full_ns
 
 
 def _most_devices(law: object, stage: Stage) -> int | None:
