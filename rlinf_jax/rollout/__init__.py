@@ -1,0 +1,23 @@
+"""Generation: what continues prompts, and with which probabilities."""
+
+from rlinf_jax.rollout.distributions import log_distribution
+from rlinf_jax.rollout.sampler import (
+  Completions,
+  Decoder,
+  Sampler,
+  Sampling,
+  State,
+  from_left_padded,
+  sampler,
+)
+
+__all__ = [
+  "Completions",
+  "Decoder",
+  "Sampler",
+  "Sampling",
+  "State",
+  "from_left_padded",
+  "log_distribution",
+  "sampler",
+]
