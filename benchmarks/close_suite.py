@@ -1,7 +1,7 @@
 r"""Closes the suite of class S: proven optima, and gaps where there are none.
 
   python -m benchmarks.close_suite --draw=test --workers=2
-  python -m benchmarks.close_suite --draw=development --every=12
+  python -m benchmarks.close_suite --draw=development --every=11
 
 Solves one instance after another with `scheduler.exact.solve` and a time limit
 each, checks every plan, and adds a line of JSON per instance to --output. Run

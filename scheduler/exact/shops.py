@@ -164,20 +164,27 @@ def _visits(
 
   The last visit may be of the stage that had the first one.
   """
-  if not any(shop.swaps[v] for v in clique):
+  if len(clique) == 1 or not any(shop.swaps[v] for v in clique):
     return min(before[v] for v in clique) + min(after[v] for v in clique)
+  if all(
+    shop.conflicts[u][v] == SWAPPED for u in clique for v in clique if u < v
+  ):
+    # Each state leaves and returns once, but for what comes before the first
+    # visit and after the last; from iteration to iteration that is needed too.
+    swaps = 2 * sum(shop.swaps[v] for v in clique)
+    ends = min(before[v] + after[v] for v in clique)
+    for u in clique:
+      for v in clique:
+        if u != v:
+          end = before[u] - shop.swaps[u] + after[v] - shop.swaps[v]
+          ends = min(ends, end)
+    return swaps + max(0, ends)
   from_any = _paths(shop, clique, [0] * shop.size)
   from_head = _paths(shop, clique, before)
   open_walk = min(c + after[v] for c, v in zip(from_head, clique))
   # Gaps are symmetric: a path that ends at v is one that begins there.
   closed_walk = min(c + before[v] + after[v] for c, v in zip(from_any, clique))
-  found = min(open_walk, closed_walk)
-  if all(
-    shop.conflicts[u][v] == SWAPPED for u in clique for v in clique if u != v
-  ):
-    # From iteration to iteration each state leaves and returns at least once.
-    found = max(found, 2 * sum(shop.swaps[v] for v in clique))
-  return found
+  return min(open_walk, closed_walk)
 
 
 def _paths(shop: Shop, clique: tuple[int, ...], begin: list[int]) -> list[int]:
