@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 
 from scheduler import errors
 from scheduler.clusters import DeviceClass
@@ -149,13 +149,95 @@ def _done_s(
 
   Planners ask for it once for each granule that they try.
   """
+  active, steps, contexts = _steps(
+    stage, replicas, cohort, seed, law.max_active
+  )
+  if len(steps) > _MANY:
+    return _summed_s(law, device, config, active, steps, contexts)
+  token_fn = law.token_fn(device, config)
+  now_s, done = 0.0, []
+  for b, count, context in zip(active, steps, contexts):
+    if count:
+      now_s += count * token_fn(b, context)
+    done.append(now_s)
+  return tuple(done)
+
+
+def _summed_s(
+  law: DecodeLaw,
+  device: DeviceClass,
+  config: Config,
+  active: list[int],
+  steps: list[int],
+  contexts: list[float],
+) -> tuple[float, ...]:
+  """Returns the running sum of the times of many steps."""
+  import numpy as np
+
+  token_fn = law.token_fn(device, config, np.maximum)
+  each = np.array(steps) * token_fn(np.array(active), np.array(contexts))
+  return tuple(np.cumsum(each).tolist())
+
+
+# More steps than these are summed by numpy, which takes a while to import.
+_MANY = 4096
+
+
+@functools.lru_cache(maxsize=512)
+def _steps(
+  stage: Stage,
+  replicas: int,
+  cohort: tuple[int, int],
+  seed: int,
+  max_active: int,
+) -> tuple[list[int], list[int], list[float]]:
+  """Returns what the replica with the longest items does until each is done.
+
+  That is, for each of them, how many are active, how many tokens they all
+  decode since the one before was done, and their mean context meanwhile. It is
+  the same whatever a token takes.
+  """
   lengths, _ = _by_length(stage, cohort, seed)
   mine = lengths[::-1][::replicas][::-1]
   prompt = stage.lengths.prompt_tokens if stage.lengths else 0
-  token_fn = law.token_fn(device, config)
-  if len(mine) <= law.max_active:
-    return _together_s(mine, prompt, token_fn)
-  return _queued_s(mine, prompt, law.max_active, token_fn)
+  entered = min(len(mine), max_active)
+  ends: Iterable[tuple[int, int]] = ((length, length) for length in mine)
+  if entered < len(mine):
+    ends = _queued(mine, max_active)
+  active: list[int] = []
+  steps: list[int] = []
+  contexts: list[float] = []
+  left, position, b = len(mine), 0, entered
+  context = float(prompt * b)  # of all active, together
+  for end, length in ends:
+    count = end - position
+    active.append(b)
+    steps.append(count)
+    contexts.append((context + b * count / 2) / b)
+    context += b * count - (prompt + length)
+    position, left = end, left - 1
+    if left >= b:
+      context += prompt
+    else:
+      b -= 1
+  return active, steps, contexts
+
+
+def _queued(tokens: list[int], max_active: int) -> Iterator[tuple[int, int]]:
+  """Yields positions at which items are done, with their lengths.
+
+  Position counts the tokens that a place has decoded since the start. Items of
+  all lengths enter in turn as places become free.
+  """
+  queue = _mixed(len(tokens))
+  places = [(tokens[i], tokens[i]) for i in queue[:max_active]]
+  heapq.heapify(places)
+  for i in queue[max_active:]:
+    end, length = places[0]
+    yield end, length
+    heapq.heapreplace(places, (end + tokens[i], tokens[i]))
+  while places:
+    yield heapq.heappop(places)
 
 
 @functools.lru_cache(maxsize=64)
@@ -179,66 +261,6 @@ def _by_length(
     [tokens[order[k]] for k in by_length],
     list(itertools.accumulate(least, min)),
   )
-
-
-def _together_s(
-  tokens: list[int], prompt: int, token_fn: Callable[[float, float], float]
-) -> tuple[float, ...]:
-  """Returns when each of some items that run at once is done, in order."""
-  done: list[float] = []
-  now_s, position, b = 0.0, 0, len(tokens)
-  context = float(prompt * b)  # of all active, together
-  for end in tokens:
-    steps = end - position
-    if steps:
-      now_s += steps * token_fn(b, (context + b * steps / 2) / b)
-      context += b * steps
-      position = end
-    context -= prompt + end
-    b -= 1
-    done.append(now_s)
-  return tuple(done)
-
-
-def _queued_s(
-  tokens: list[int],
-  prompt: int,
-  max_active: int,
-  token_fn: Callable[[float, float], float],
-) -> tuple[float, ...]:
-  """Returns when as many of one replica's items are done; `tokens` ascends.
-
-  Up to `max_active` run at once; items of all lengths enter in turn as places
-  become free.
-  """
-  queue = _mixed(len(tokens))
-  waiting = queue[max_active:]
-  # Position counts the tokens that a place has decoded since the start.
-  active = [(tokens[i], tokens[i]) for i in queue[:max_active]]
-  heapq.heapify(active)
-  context = float(prompt * len(active))  # of all active, together
-  done: list[float] = []
-  now_s, position, b = 0.0, 0, len(active)
-  for nxt in waiting:
-    length = tokens[nxt]
-    end, left = heapq.heappop(active)
-    heapq.heappush(active, (end + length, length))
-    steps = end - position
-    if steps:
-      now_s += steps * token_fn(b, (context + b * steps / 2) / b)
-      position = end
-    context += b * steps - left
-    done.append(now_s)
-  while active:
-    end, left = heapq.heappop(active)
-    steps = end - position
-    if steps:
-      now_s += steps * token_fn(b, (context + b * steps / 2) / b)
-      position = end
-    context += b * steps - (prompt + left)
-    b -= 1
-    done.append(now_s)
-  return tuple(done)
 
 
 def _mixed(n: int) -> list[int]:
