@@ -1,29 +1,38 @@
-"""The best plan of the fast planners."""
+"""The best plan of the fast planners, and of a short search from there."""
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 
-from scheduler import errors, evaluation
+from scheduler import durations, errors
+from scheduler.bounds import work
 from scheduler.clusters import Cluster
-from scheduler.planners.collocated import collocated
-from scheduler.planners.disaggregated import disaggregated
-from scheduler.planners.hybrid import hybrid
+from scheduler.planners import (
+  collocated,
+  disaggregated,
+  local_search,
+  pareto_dp,
+  rlinf_dp,
+  rlinf_toolkit,
+)
 from scheduler.planners.protocol import Budget, Planner
-from scheduler.planners.rlinf_dp import rlinf_dp
-from scheduler.planners.rlinf_toolkit import rlinf_toolkit
+from scheduler.planners.trials import Trials
 from scheduler.plans import Plan
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
 
 # In this order the first of equals is the simplest.
 FAST: tuple[Planner, ...] = (
-  collocated,
-  disaggregated,
-  hybrid,
-  rlinf_dp,
-  rlinf_toolkit,
+  collocated.collocated,
+  disaggregated.disaggregated,
+  rlinf_dp.rlinf_dp,
+  rlinf_toolkit.rlinf_toolkit,
+  pareto_dp.pareto_dp,
 )
+_FASTEST: tuple[Planner, ...] = (collocated.collocated, pareto_dp.pareto_dp)
+# Up to so many devices, all that one device fewer allows is tried too.
+_FEW = 8
 
 
 def auto(
@@ -33,34 +42,89 @@ def auto(
   budget: Budget,
   seed: int,
 ) -> Plan:
-  """Returns the plan with the shortest period of all that `FAST` find.
+  """Returns the best of what `FAST` find, and of a local search from there.
 
-  It is never worse than any of them, under the one evaluator.
+  It is never worse than any of them, under the one evaluator. On clusters of
+  one class it also plans for fewer devices: of up to 8, for every number that
+  may be better, so that a device more never makes it worse; of more, for halves
+  of them, by `collocated` and `pareto_dp` alone.
 
   Args:
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of each planner.
-    seed: of each planner.
+    budget: of each planner, and of the local search; it looks at a quarter as
+      many layouts.
+    seed: of all choices.
 
   Raises:
     InfeasiblePlanError: no planner finds a plan that fits; why the first does
       not.
     ProfileError: a stage is profiled on no class of the cluster.
   """
-  best: tuple[Fraction, Plan] | None = None
-  first_error: errors.InfeasiblePlanError | None = None
-  for planner in FAST:
+  trials = Trials(workflow, profile, cluster, budget.iterations)
+  local_search.offer_all(trials, FAST, budget, seed)
+  trials.left = budget.iterations
+  num_layouts = max(1, budget.iterations // 4)
+  local_search.improve(trials, num_layouts=num_layouts, seed=seed)
+  _try_fewer(trials, cluster, budget, seed)
+  plan = trials.result()
+  return dataclasses.replace(plan, label=plan.label or "auto")
+
+
+def _try_fewer(
+  trials: Trials, cluster: Cluster, budget: Budget, seed: int
+) -> None:
+  """Offers plans for fewer devices, as far as they may be better."""
+  given = trials.workflow, trials.profile
+  is_small = cluster.num_devices <= _FEW
+  while (smaller := _smaller(cluster)) is not None:
+    cluster = smaller
+    inner = Trials(*given, cluster, budget.iterations)
     try:
-      plan = planner(workflow, profile, cluster, budget, seed)
-      found = evaluation.evaluate(plan, workflow, profile, cluster)
-    except errors.InfeasiblePlanError as error:
-      first_error = first_error or error
-      continue
-    if best is None or found.period_ns < best[0]:
-      best = found.period_ns, plan
-  if best is None:
-    assert first_error is not None
-    raise first_error
-  return best[1]
+      if _least_ns(*given, cluster) >= (trials.best_ns or 0):
+        return
+      planners = FAST if is_small else _FASTEST
+      local_search.offer_all(inner, planners, budget, seed)
+    except errors.SchedulerError:
+      return
+    if is_small:
+      inner.left = budget.iterations
+      num_layouts = max(1, budget.iterations // 4)
+      local_search.improve(inner, num_layouts=num_layouts, seed=seed)
+    if inner.best is not None:
+      trials.offer(inner.best)
+
+
+def _smaller(cluster: Cluster) -> Cluster | None:
+  """Returns the first devices of a cluster of one class, a few or a half."""
+  total = cluster.num_devices
+  if len(cluster.classes) > 1 or cluster.groups or total == 1:
+    return None
+  left = total - 1 if total <= _FEW else total // 2
+  nodes = []
+  for kind in cluster.nodes:
+    count, rest = divmod(left, kind.devices_per_node)
+    whole = min(count, kind.num_nodes)
+    if whole:
+      nodes.append(dataclasses.replace(kind, num_nodes=whole))
+    left -= whole * kind.devices_per_node
+    if whole < kind.num_nodes:
+      if rest:
+        nodes.append(
+          dataclasses.replace(kind, num_nodes=1, devices_per_node=rest)
+        )
+      break
+  return dataclasses.replace(cluster, nodes=tuple(nodes))
+
+
+def _least_ns(
+  workflow: Workflow, profile: Profile, cluster: Cluster
+) -> Fraction:
+  """Returns the work of all stages at its least, over all devices."""
+  found = work.layouts(workflow, profile, cluster, 0)
+  seconds = sum(
+    min(layout.turns * layout.least_work() for layout in own)
+    for own in found.values()
+  )
+  return Fraction(seconds) * durations.NS_PER_S / cluster.num_devices

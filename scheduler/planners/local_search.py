@@ -9,12 +9,18 @@ from collections.abc import Iterable, Iterator
 
 from scheduler import errors, estimates, prices
 from scheduler.clusters import Cluster
-from scheduler.planners import layouts, repair, seating, selection, tree_moves
+from scheduler.planners import (
+  collocated,
+  disaggregated,
+  layouts,
+  pareto_dp,
+  repair,
+  seating,
+  selection,
+  tree_moves,
+)
 from scheduler.planners.boards import Board
-from scheduler.planners.collocated import collocated
-from scheduler.planners.disaggregated import disaggregated
 from scheduler.planners.layouts import Layout
-from scheduler.planners.pareto_dp import pareto_dp
 from scheduler.planners.protocol import Budget, Planner
 from scheduler.planners.seating import Effort, Seating
 from scheduler.planners.trials import Trials
@@ -23,10 +29,14 @@ from scheduler.prices import Prices
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
 
-_SEEDS: tuple[Planner, ...] = (collocated, pareto_dp, disaggregated)
+_SEEDS: tuple[Planner, ...] = (
+  collocated.collocated,
+  pareto_dp.pareto_dp,
+  disaggregated.disaggregated,
+)
 # A first look at a layout, on which the search decides where to go.
 _GLANCE = Effort(
-  width=16, choices=12, starts=1, near=6, beams=1, anneals=1, steps=60
+  width=12, choices=10, starts=1, near=4, beams=0, wide=0, anneals=1, steps=40
 )
 # Of a layout, how many of the best seatings are evaluated.
 _OFFERED = 3

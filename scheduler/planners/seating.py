@@ -54,6 +54,7 @@ class Effort:
     starts: of these, how many are looked around from.
     near: partial choices that are continued there.
     beams: of these, how many get beam searches.
+    wide: how many of them get a wide one.
     anneals: of these, how many are annealed.
     steps: of one annealing.
   """
@@ -63,6 +64,7 @@ class Effort:
   starts: int = 6
   near: int = 12
   beams: int = 6
+  wide: int = 1
   anneals: int = 3
   steps: int = 600
 
@@ -128,7 +130,7 @@ def _deepen(
   best = [e.chosen for e in heapq.nsmallest(effort.beams, found.values())]
   for widths, choices in (
     ((1, 4), dict.fromkeys(best + promising)),
-    ((16,), [min(found.values()).chosen] if found else []),
+    ((16,), best[: effort.wide]),
   ):
     for chosen in choices:
       shop = board.shop(chosen)
