@@ -16,7 +16,7 @@ from typing import Literal
 from scheduler import errors
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.exact import assignments, class_s, flat
+from scheduler.exact import class_s, flat, modes
 from scheduler.exact.certificates import Certificate
 from scheduler.exact.search import Search
 from scheduler.plans import FlatPlan
@@ -88,8 +88,7 @@ def solve_free(
     for divided in divisions(cluster)
   ]
   relaxed = [
-    problem.tick_ns * assignments.relaxed_period(problem)[0]
-    for problem in cases
+    problem.tick_ns * modes.relaxed_period(problem)[0] for problem in cases
   ]
   best: tuple[int, class_s.Problem, Search] | None = None
   bounds = []

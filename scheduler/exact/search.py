@@ -22,6 +22,7 @@ from scheduler.exact import (
   class_s,
   dispatch,
   flat,
+  modes,
   sequencing,
   shops,
 )
@@ -183,7 +184,7 @@ class Search:
 
   def run(self) -> None:
     """Searches until the case is closed, or until the deadline."""
-    relaxed, _ = assignments.relaxed_period(self.problem)
+    relaxed, _ = modes.relaxed_period(self.problem)
     self.bound = math.ceil(relaxed - 1e-6)
     self._begin()
     self.first_period = self.period
@@ -230,7 +231,7 @@ class Search:
 
   def _begin(self) -> None:
     """Finds good modes by local search, and schedules them."""
-    kept = assignments.undominated(self.problem)
+    kept = modes.undominated(self.problem)
     rng = random.Random(self.seed)
     bounds: dict[Shop, int] = {}
     chosen: dict[Shop, Assignment] = {}
@@ -310,8 +311,10 @@ class Search:
       self._proven.append((shop, verdict.bound))
       book.levels[row] += verdict.status == "open"
     if verdict.starts is not None:
-      modes = tuple(book.candidates.modes[row].tolist())
-      self._offer(modes, shops.period(shop, verdict.starts), verdict.starts)
+      assignment = tuple(book.candidates.modes[row].tolist())
+      self._offer(
+        assignment, shops.period(shop, verdict.starts), verdict.starts
+      )
     book.raise_bounds(shop, verdict.bound)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler import errors
 from scheduler.devices import Devices
-from scheduler.exact import assignments, class_s, shops
+from scheduler.exact import class_s, modes, shops
 from scheduler.profiles import Config, Entry, Profile
 from scheduler.workflows import Edge, Loop, WeightSync, Workflow
 from tests.scheduler import cases, toys
@@ -51,7 +51,7 @@ def test_a_case_is_read_as_integers():
   ]
   # Both groups together are no faster than the large one: nothing is lost
   # without that mode. The small one is slower, but leaves the large one free.
-  assert assignments.undominated(problem) == [[0, 1], [0, 1]]
+  assert modes.undominated(problem) == [[0, 1], [0, 1]]
 
 
 def test_granules_may_be_chosen():
