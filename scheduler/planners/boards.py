@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from scheduler import errors
 from scheduler.devices import Devices
@@ -127,18 +127,13 @@ class Board:
     """Returns the time of its devices, together, that a seat takes."""
     return float(seat.work_ns * len(seat.run.devices))
 
-  def load_ns(self, atom: int, seated: Mapping[int, int]) -> int | None:
+  def load_ns(self, atom: int, here: tuple[tuple[int, int], ...]) -> int | None:
     """Returns the work on an atom with the least swaps; None: no memory.
 
     Args:
       atom: its index.
-      seated: the seats of some pieces, by piece.
+      here: (piece, index of its seat) of those on the atom.
     """
-    here = tuple(
-      (i, s)
-      for i, s in sorted(seated.items())
-      if self.seats[i][s].mask >> atom & 1
-    )
     key = (atom, here)
     if key not in self._loads:
       seats = [self.seats[i][s] for i, s in here]

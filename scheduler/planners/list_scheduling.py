@@ -27,34 +27,47 @@ from scheduler.planners.shops import Chain, Order, Shop
 _FIRST = ((1, 0), (1, 1), (1, 2))
 _FIRST_WITH_SWAPS = ((1, 0), (2, 2), (8, 1))
 _RULES = (0, 1, 2)
+# Of a chain with more granules, pairs are also taken as one.
+_FEW = 16
+# Partial orders that a beam search continues, in all.
+_MAX_STATES = 1600
 
 
 def quick(shop: Shop) -> tuple[int, Order]:
   """Returns the best of a few ways to dispatch, with its makespan."""
+  ways = _FIRST_WITH_SWAPS if shop.has_swaps else _FIRST
+  most = max(len(chain.durations) for chain in shop.chains)
+  scale = max(1, most // _FEW)
   return best_of(
-    shop, _dispatched(shop, _FIRST_WITH_SWAPS if shop.has_swaps else _FIRST)
+    shop, _dispatched(shop, [(scale * factor, rule) for factor, rule in ways])
   )
 
 
 def thorough(shop: Shop, widths: Sequence[int]) -> tuple[int, Order]:
-  """Returns the best of all ways to dispatch and of some beam searches."""
+  """Returns the best of all ways to dispatch and of some beam searches.
+
+  Wide beams are for orders of some hundred granules at most: of more, several
+  are taken as one.
+  """
   each = factors(shop)
   orders = list(_dispatched(shop, list(itertools.product(each, _RULES))))
+  size = sum(len(chain.durations) for chain in shop.chains)
   for factor in each[:4]:
     coarse = shops.coarsened(shop, factor) if factor > 1 else shop
     for width in widths:
-      orders += [
-        shops.refined(shop, order, factor)
-        for order in _both_ways(coarse, beam, width)
-      ]
+      if width * size // factor <= _MAX_STATES:
+        orders += [
+          shops.refined(shop, order, factor)
+          for order in _both_ways(coarse, beam, width)
+        ]
   return best_of(shop, orders)
 
 
 def factors(shop: Shop) -> tuple[int, ...]:
   """Returns how many granules are worth being taken as one."""
-  if not shop.has_swaps:
-    return (1,)
   most = max(len(chain.durations) for chain in shop.chains)
+  if not shop.has_swaps:
+    return (1, 2) if most > _FEW else (1,)
   return tuple(1 << i for i in range(most.bit_length()))
 
 

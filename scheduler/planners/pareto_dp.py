@@ -111,11 +111,20 @@ class Leaves:
 
   Attributes:
     options: of the units, of which those of loops are used.
+    streams: numbers of granules that differ for some stage.
   """
 
   def __init__(self, options: Options):
     self.options = options
     self._modes = options.modes
+    cuts = {
+      tuple(
+        granules.of_stream(stage, stream)
+        for stage in options.modes.workflow.stages
+      ): stream
+      for stream in reversed(STREAMS)
+    }
+    self.streams = tuple(sorted(cuts.values()))
     self._tokens: dict[str, int] = {}
     self._known: dict[tuple[str, int, int, Config, int], Option | None] = {}
 
@@ -220,6 +229,7 @@ class Programme:
     self._workflow = options.modes.workflow
     self._alive = 1 + self._workflow.staleness
     self._units = options.graph.units
+    self._streams = leaves.streams
     self._known: dict[tuple[int, Key, int], list[Label]] = {}
     self._labels: dict[tuple[int, Key, int], list[Label]] = {}
     self._least: dict[tuple[int, Key], float] = {}
@@ -235,7 +245,7 @@ class Programme:
     """Returns labels of the whole workflow, the best first."""
     everyone = (1 << len(self._units)) - 1
     found: dict[int, Label] = {}
-    for stream in STREAMS:
+    for stream in self._streams:
       for label in self.solve(everyone, self._shares.full, stream):
         found[id(label)] = label
         period_ns = objective_ns(label, self._workflow)
@@ -302,7 +312,9 @@ class Programme:
   def _free(self, graph: int, key: Key, found: list[Label]) -> list[Label]:
     """Returns labels, and the one with the least total of all streams."""
     every = [
-      label for stream in STREAMS for label in self.solve(graph, key, stream)
+      label
+      for stream in self._streams
+      for label in self.solve(graph, key, stream)
     ]
     if not every:
       return found
@@ -381,7 +393,7 @@ class Programme:
       known = self._leaves.bound_ns(self._units[i], key)
       if known < self._limit_ns:
         known = min(
-          (x.total_ns for s in STREAMS for x in self._leaf(i, key, s)),
+          (x.total_ns for s in self._streams for x in self._leaf(i, key, s)),
           default=math.inf,
         )
       self._least[i, key] = known
@@ -438,7 +450,7 @@ class Programme:
     for unit in self._units:
       found = [
         option
-        for stream in (STREAMS if unit.loop is None else (1,))
+        for stream in (self._streams if unit.loop is None else (1,))
         for option in self._leaves.of(unit, full, stream)
       ]
       in_turn_ns += min(o.total_ns + 2 * o.swap_ns for o in found)

@@ -77,6 +77,7 @@ def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
     effort = dataclasses.replace(
       effort,
       choices=max(1, effort.choices * _LARGE // num_granules),
+      beams=effort.beams * _LARGE // num_granules,
       steps=effort.steps * _LARGE // num_granules,
     )
   for order in _orders(board):
@@ -206,12 +207,14 @@ class _Partial:
     rank: a lower bound, then the devices' time that is used.
     seated: the seats' indices by piece.
     loads: work on each atom.
+    here: of each atom (piece, seat) of those on it.
     cliques: sets of pieces of which any two share an atom.
   """
 
   rank: tuple[float, float]
   seated: dict[int, int]
   loads: tuple[int, ...]
+  here: tuple[tuple[tuple[int, int], ...], ...]
   cliques: tuple[_Clique, ...]
 
 
@@ -241,7 +244,10 @@ def _completed(
     width: how many partial choices to go on with.
     limit_ns: choices that take as long are not wanted.
   """
-  start: _Partial | None = _Partial((0.0, 0.0), {}, (0,) * len(board.atoms), ())
+  none = ((),) * len(board.atoms)
+  start: _Partial | None = _Partial(
+    (0.0, 0.0), {}, (0,) * len(board.atoms), none, ()
+  )
   for i, s in seated.items():
     start = start and _seated(board, start, i, s, 0.0)
   level = [] if start is None else [start]
@@ -302,11 +308,12 @@ def _seated(
   seat = board.seats[i][s]
   seated = {**partial.seated, i: s}
   low = _quick_bound(board, partial, seat, rest)
-  loads = list(partial.loads)
+  loads, here = list(partial.loads), list(partial.here)
   for atom in range(len(loads)):
     if seat.mask >> atom & 1:
       loads[atom] += seat.work_ns
-      with_swaps = board.load_ns(atom, seated)
+      here[atom] = (*here[atom], (i, s))
+      with_swaps = board.load_ns(atom, here[atom])
       if with_swaps is None:
         return None
       low = max(low, with_swaps)
@@ -329,6 +336,7 @@ def _seated(
     (low, partial.rank[1] + board.area(seat)),
     seated,
     tuple(loads),
+    tuple(here),
     (*partial.cliques, *cliques),
   )
 
