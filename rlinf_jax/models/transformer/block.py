@@ -33,10 +33,33 @@ class Linear(nnx.Module):
 
   def __call__(self, x: jax.Array) -> jax.Array:
     """Returns y [..., out] of x [..., in], of the parameters' dtype."""
-    y = jnp.einsum("...i,oi->...o", x, self.kernel[...])
+    y = multiply(x, self.kernel[...])
     if self.bias is not None:
       y = y + jnp.broadcast_to(self.bias[...], y.shape)
     return y
+
+
+def multiply(
+  x: jax.Array, kernel: jax.Array, dtype: jax.typing.DTypeLike | None = None
+) -> jax.Array:
+  """Returns W x, [..., out], of x [..., in] and a kernel W [out, in].
+
+  All tokens are rows of one product, so that the kernel's gradient sums over
+  one axis. With two axes, as in einsum's product, the gradient of a network of
+  2 blocks, 128 wide, over 256 rows of 16 tokens took 281 ms instead of 226 ms
+  of CPU time (measured 2026-11 on a busy machine).
+
+  Args:
+    x: float.
+    kernel: of the same dtype.
+    dtype: of the result, in which products are summed; None is x's.
+  """
+  rows = x.reshape(-1, x.shape[-1])
+  contracted = (((1,), (1,)), ((), ()))
+  y = jax.lax.dot_general(
+    rows, kernel, contracted, preferred_element_type=dtype
+  )
+  return y.reshape(*x.shape[:-1], -1)
 
 
 class RmsNorm(nnx.Module):

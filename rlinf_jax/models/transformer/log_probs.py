@@ -8,6 +8,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rlinf_jax.models.transformer import block
+
 
 class TokenStatistics(NamedTuple):
   """What a language model says of each given token."""
@@ -62,12 +64,7 @@ def token_statistics(
 
   @jax.checkpoint
   def of_chunk(kernel, hidden, target):
-    logits = jnp.einsum(
-      "btw,vw->btv",
-      hidden,
-      kernel.astype(hidden.dtype),
-      preferred_element_type=jnp.float32,
-    )
+    logits = block.multiply(hidden, kernel.astype(hidden.dtype), jnp.float32)
     log_prob = jax.nn.log_softmax(logits / temperature)
     chosen = jnp.take_along_axis(log_prob, target[..., None], axis=-1)
     return chosen[..., 0], -jnp.sum(jnp.exp(log_prob) * log_prob, axis=-1)

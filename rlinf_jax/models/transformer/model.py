@@ -96,9 +96,7 @@ def language_model(
 
   def read(params, hidden):
     kernel = head(params).astype(hidden.dtype)
-    return jnp.einsum(
-      "...w,vw->...v", hidden, kernel, preferred_element_type=jnp.float32
-    )
+    return block.multiply(hidden, kernel, jnp.float32)
 
   sizes = {} if config.is_tied else {"head": config.vocabulary_size}
   return _assemble(config, body, sizes, head, read)
@@ -128,7 +126,7 @@ def critic(
   def read(params, hidden):
     # In float32: bfloat16 would round values to 1 part in 256.
     kernel = head(params).astype(jnp.float32)
-    return jnp.einsum("...w,w->...", hidden.astype(jnp.float32), kernel[0])
+    return block.multiply(hidden.astype(jnp.float32), kernel)[..., 0]
 
   return _assemble(config, body, {"value": 1}, head, read)
 

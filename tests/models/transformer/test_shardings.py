@@ -12,6 +12,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rlinf_jax.models import transformer
@@ -99,6 +100,15 @@ def test_fsdp_divides_every_matrix_and_no_vector():
   assert blocks["down"]["kernel"] == P(None, None, "items")  # [2, 32, 48]
   assert blocks["gate"]["kernel"] == P(None, "items", None)  # [2, 48, 32]
   assert blocks["key"]["bias"] == P()
+
+
+def test_moments_of_an_optimizer_are_laid_out_as_their_parameters():
+  mesh = meshes.items_mesh(8)
+  layout, _ = laid_out("fsdp", mesh)
+  state = jax.eval_shape(optax.adam(1e-3).init, variants.params(FOUND))
+  of_state = shardings.fsdp(state, mesh, axis="items")
+  assert of_state[0].mu == of_state[0].nu == layout
+  assert of_state[0].count == P()
 
 
 def test_a_matrix_that_cannot_be_divided_stays_whole():
