@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler import errors
 from scheduler.devices import Devices
@@ -24,6 +24,10 @@ from scheduler.planners.residency import Tenant
 from scheduler.planners.shops import Chain, Needs, Shop
 from scheduler.plans import FlatPlan, Run
 from scheduler.prices import Interval, Prices
+from scheduler.profiles import Config
+
+# Items of a replica that many tell apart by length.
+_MANY = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +62,10 @@ class Seat:
   state_bytes: int
   transient_bytes: int
   waiting_bytes: int
+
+  @property
+  def replicas(self) -> int:
+    return len(self.run.devices) // self.run.config.devices
 
 
 class Board:
@@ -126,6 +134,42 @@ class Board:
   def area(self, seat: Seat) -> float:
     """Returns the time of its devices, together, that a seat takes."""
     return float(seat.work_ns * len(seat.run.devices))
+
+  def fix(self, i: int, devices: Devices, config: Config) -> None:
+    """Leaves a piece a single seat; none where the atoms do not add up."""
+    mask = sum(
+      1 << a for a, atom in enumerate(self.atoms) if atom.issubset(devices)
+    )
+    own: tuple[Seat, ...] = ()
+    if self.devices(mask) == devices:
+      piece = self.pieces[i]
+      own = (self._seat(_run(piece, devices, config), mask),)
+    self.seats = (*self.seats[:i], own, *self.seats[i + 1 :])
+
+  def allows(self, seated: Mapping[int, int], i: int, s: int) -> bool:
+    """Returns whether a piece may take a seat beside others.
+
+    A decode's time is that of the replica with the longest items, each of which
+    stands for one on every other. Where replicas have few items, and others go
+    on with them, these do not stop where those go on.
+
+    Args:
+      seated: the seats of some pieces, by piece.
+      i: the piece.
+      s: the seat's index.
+    """
+    piece, own = self.pieces[i], self.seats[i][s].replicas
+    if piece.cohort is None:
+      return True
+    num_items = piece.cohort[1] - piece.cohort[0]
+    for j, other_s in seated.items():
+      other = self.pieces[j]
+      if other.stage == piece.stage and other.cohort == piece.cohort:
+        more = self.seats[j][other_s].replicas
+        first, second = (more, own) if j < i else (own, more)
+        if first < second and second * _MANY > num_items:
+          return False
+    return True
 
   def load_ns(self, atom: int, here: tuple[tuple[int, int], ...]) -> int | None:
     """Returns the work on an atom with the least swaps; None: no memory.
@@ -383,14 +427,7 @@ class Board:
         continue
       for config in costs.profile.configs(piece.stage, device.name):
         if len(devices) % config.devices == 0:
-          run = Run(
-            stage=piece.stage,
-            devices=devices,
-            granule=piece.granule,
-            config=config,
-            share=piece.share,
-            cohort=piece.cohort,
-          )
+          run = _run(piece, devices, config)
           with contextlib.suppress(errors.ProfileError):
             found.append(self._seat(run, mask))
     found.sort(key=lambda seat: (seat.work_ns, seat.mask.bit_count()))
@@ -416,6 +453,17 @@ class Board:
       transient_bytes=self.costs.transient_bytes(run, items),
       waiting_bytes=self._waiting_bytes(run),
     )
+
+
+def _run(piece: Piece, devices: Devices, config: Config) -> Run:
+  return Run(
+    stage=piece.stage,
+    devices=devices,
+    granule=piece.granule,
+    config=config,
+    share=piece.share,
+    cohort=piece.cohort,
+  )
 
 
 def _dominates(better: Seat, seat: Seat) -> bool:

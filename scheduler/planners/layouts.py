@@ -84,12 +84,12 @@ def starts(
       whole = Piece(stage=name, granule=granules.of_stream(stage, 16))
       for pieces in _cut(whole, stage, 0.5, goes_on=True):
         tailed = _replaced(tailed, name, pieces)
-  usual = [
+  divided = [
     Layout(atoms=atoms, pieces=pieces)
-    for atoms in _usual(costs)
+    for atoms in usual(costs)
     for pieces in dict.fromkeys((tailed, streamed))
   ]
-  return list(dict.fromkeys([*planned, *usual, *others]))
+  return list(dict.fromkeys([*planned, *divided, *others]))
 
 
 def neighbours(layout: Layout, costs: Prices) -> Iterator[Layout]:
@@ -209,7 +209,7 @@ def _granule_of(own: tuple[Run, ...], name: str, costs: Prices) -> int:
   return granules.of_stream(costs.stages[name], 1)
 
 
-def _usual(costs: Prices) -> Iterator[tuple[Devices, ...]]:
+def usual(costs: Prices) -> Iterator[tuple[Devices, ...]]:
   """Yields each class whole, in halves, and with a quarter or eighth apart."""
   if costs.cluster.groups:
     if len(costs.cluster.groups) <= MAX_ATOMS:

@@ -72,6 +72,8 @@ class Effort:
 def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
   """Returns the best seatings that were found, the best first."""
   found: dict[Choice, Seating] = {}
+  if not all(board.seats):
+    return []
   num_granules = sum(map(len, board.stops))
   if num_granules > _LARGE:
     effort = dataclasses.replace(
@@ -296,7 +298,7 @@ def _quick_bound(
 def _seated(
   board: Board, partial: _Partial, i: int, s: int, rest: float
 ) -> _Partial | None:
-  """Returns a partial choice with one more seat; None: memory is too small.
+  """Returns a partial choice with one more seat; None: it is not possible.
 
   Args:
     board: the board.
@@ -305,6 +307,8 @@ def _seated(
     s: the seat's index.
     rest: device time that the pieces not yet seated use at least.
   """
+  if not board.allows(partial.seated, i, s):
+    return None
   seat = board.seats[i][s]
   seated = {**partial.seated, i: s}
   low = _quick_bound(board, partial, seat, rest)

@@ -173,7 +173,7 @@ def _with_child(
 
 def _without(node: Node, moved: Devices) -> Node | None:
   """Returns a subtree on fewer devices; None: a Run keeps none, or a part."""
-  return _on(node, lambda run: run.devices - moved)
+  return on_devices(node, lambda run: run.devices - moved)
 
 
 def _with(node: Node, moved: Devices, costs: Prices) -> Node | None:
@@ -183,13 +183,13 @@ def _with(node: Node, moved: Devices, costs: Prices) -> Node | None:
     costs.cluster.class_of(whole | moved)
   except errors.ClusterError:
     return None
-  return _on(
+  return on_devices(
     node,
     lambda run: run.devices | moved if run.devices == whole else run.devices,
   )
 
 
-def _on(node: Node, devices_fn: Callable[[Run], Devices]) -> Node | None:
+def on_devices(node: Node, devices_fn: Callable[[Run], Devices]) -> Node | None:
   """Returns a subtree with other devices; None: they do not divide."""
   if isinstance(node, Run):
     devices = devices_fn(node)
@@ -197,9 +197,9 @@ def _on(node: Node, devices_fn: Callable[[Run], Devices]) -> Node | None:
       return None
     return dataclasses.replace(node, devices=devices)
   if isinstance(node, Lanes):
-    body = _on(node.body, devices_fn)
+    body = on_devices(node.body, devices_fn)
     return body and dataclasses.replace(node, body=body)
-  children = [_on(child, devices_fn) for child in node.children]
+  children = [on_devices(child, devices_fn) for child in node.children]
   found = tuple(child for child in children if child is not None)
   if len(found) < len(children):
     return None
