@@ -9,63 +9,23 @@ turns is a matter of `list_scheduling`.
 from __future__ import annotations
 
 import bisect
-import contextlib
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from scheduler import errors
 from scheduler.devices import Devices
 from scheduler.lowering import listing, tracks
 from scheduler.lowering.listing import Listing, Stretch
-from scheduler.planners import residency
+from scheduler.planners import residency, seats
 from scheduler.planners.residency import Tenant
+from scheduler.planners.seats import Piece, Seat
 from scheduler.planners.shops import Chain, Needs, Shop
-from scheduler.plans import FlatPlan, Run
+from scheduler.plans import FlatPlan
 from scheduler.prices import Interval, Prices
 from scheduler.profiles import Config
 
 # Items of a replica that many tell apart by length.
 _MANY = 32
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
-  """A stage, or a share of one; see `plans.Run`."""
-
-  stage: str
-  granule: int
-  share: Interval | None = None
-  cohort: Interval | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
-  """Where a piece may run.
-
-  Attributes:
-    run: the piece on devices.
-    mask: bit i stands for atom i.
-    durations: of its granules.
-    work_ns: of all of them.
-    state_bytes: per device.
-    transient_bytes: per device.
-    waiting_bytes: per device, of items that wait to be read, and of second
-      copies of weights.
-  """
-
-  run: Run
-  mask: int
-  durations: tuple[int, ...]
-  work_ns: int
-  state_bytes: int
-  transient_bytes: int
-  waiting_bytes: int
-
-  @property
-  def replicas(self) -> int:
-    return len(self.run.devices) // self.run.config.devices
 
 
 class Board:
@@ -108,18 +68,16 @@ class Board:
       )
       for i in range(len(self.pieces))
     )
-    self.seats = tuple(tuple(self._seats(piece)) for piece in self.pieces)
+    self.seats = tuple(
+      tuple(seats.seats_of(costs, self.atoms, piece, copies))
+      for piece in self.pieces
+    )
     self.num_devices = sum(map(len, self.atoms))
     self.least_area = tuple(
-      min(map(self.area, seats), default=math.inf) for seats in self.seats
+      min(map(self.area, own), default=math.inf) for own in self.seats
     )
     self._shops: dict[tuple[int, ...], Shop | None] = {}
     self._loads: dict[object, int | None] = {}
-
-  def devices(self, mask: int) -> Devices:
-    """Returns the devices that a mask stands for."""
-    chosen = [a for i, a in enumerate(self.atoms) if mask >> i & 1]
-    return functools.reduce(Devices.__or__, chosen, Devices())
 
   def shop(self, chosen: Sequence[int]) -> Shop | None:
     """Returns the shop of one seat for each piece, by their indices.
@@ -141,9 +99,10 @@ class Board:
       1 << a for a, atom in enumerate(self.atoms) if atom.issubset(devices)
     )
     own: tuple[Seat, ...] = ()
-    if self.devices(mask) == devices:
+    if seats.union(self.atoms, mask) == devices:
       piece = self.pieces[i]
-      own = (self._seat(_run(piece, devices, config), mask),)
+      run = seats.place(piece, devices, config)
+      own = (seats.priced(self.costs, run, mask, self.copies),)
     self.seats = (*self.seats[:i], own, *self.seats[i + 1 :])
 
   def allows(self, seated: Mapping[int, int], i: int, s: int) -> bool:
@@ -180,13 +139,13 @@ class Board:
     """
     key = (atom, here)
     if key not in self._loads:
-      seats = [self.seats[i][s] for i, s in here]
-      leaving = self._leaving(atom, seats)
+      taken = [self.seats[i][s] for i, s in here]
+      leaving = self._leaving(atom, taken)
       if leaving is None:
         self._loads[key] = None
       else:
-        self._loads[key] = sum(seat.work_ns for seat in seats) + 2 * sum(
-          self._swap_ns(seats, atom, name) for name in leaving
+        self._loads[key] = sum(seat.work_ns for seat in taken) + 2 * sum(
+          self._swap_ns(taken, atom, name) for name in leaving
         )
     return self._loads[key]
 
@@ -208,9 +167,9 @@ class Board:
       shifts: of each granule in `order`, see `plans.Slot`.
       label: of the plan.
     """
-    seats = [s[i] for s, i in zip(self.seats, chosen)]
-    swapped = self._swapped(seats)
-    counts = [0] * len(seats)
+    taken = [s[i] for s, i in zip(self.seats, chosen)]
+    swapped = self._swapped(taken)
+    counts = [0] * len(taken)
     stretches: list[Stretch] = []
     for at, c in enumerate(order):
       k = counts[c]
@@ -230,9 +189,9 @@ class Board:
       )
     return listing.lower(
       Listing(
-        runs=tuple(seat.run for seat in seats),
+        runs=tuple(seat.run for seat in taken),
         stretches=tuple(stretches),
-        swapped=self._by_resource(seats, swapped),
+        swapped=self._by_resource(taken, swapped),
         copies=self.copies,
         label=label,
       ),
@@ -240,10 +199,10 @@ class Board:
     )
 
   def _by_resource(
-    self, seats: list[Seat], swapped: tuple[frozenset[str], ...] | None
+    self, taken: list[Seat], swapped: tuple[frozenset[str], ...] | None
   ) -> dict[Devices, frozenset[str]]:
     """Returns what leaves each resource: atoms always used together."""
-    merged, _ = self.costs.atoms(tuple(seat.run.devices for seat in seats))
+    merged, _ = self.costs.atoms(tuple(seat.run.devices for seat in taken))
     return {
       resource: leaving
       for resource in merged
@@ -251,14 +210,14 @@ class Board:
       if atom.issubset(resource)
     }
 
-  def _shop(self, seats: list[Seat]) -> Shop | None:
-    swapped = self._swapped(seats)
+  def _shop(self, taken: list[Seat]) -> Shop | None:
+    swapped = self._swapped(taken)
     if swapped is None:
       return None
     names = list(dict.fromkeys(piece.stage for piece in self.pieces))
     times = [
       tuple(
-        self._swap_ns(seats, atom, name) if name in leaving else 0
+        self._swap_ns(taken, atom, name) if name in leaving else 0
         for name in names
       )
       for atom, leaving in enumerate(swapped)
@@ -266,27 +225,27 @@ class Board:
     return Shop(
       chains=tuple(
         Chain(
-          durations=self._durations(i, seats),
+          durations=self._durations(i, taken),
           resources=tuple(
             r for r in range(len(self.atoms)) if seat.mask >> r & 1
           ),
-          needs=self._needs(i, seats),
+          needs=self._needs(i, taken),
           family=names.index(self.pieces[i].stage),
         )
-        for i, seat in enumerate(seats)
+        for i, seat in enumerate(taken)
       ),
       swap_in=tuple(times),
       swap_out=tuple(times),
     )
 
-  def _durations(self, i: int, seats: list[Seat]) -> tuple[int, ...]:
+  def _durations(self, i: int, taken: list[Seat]) -> tuple[int, ...]:
     """Returns a piece's durations, with weight syncs before the first."""
-    seat = seats[i]
+    seat = taken[i]
     if seat.run.stage in self.copies or any(
       other.run.stage == seat.run.stage
       and seat.run.devices.issubset(other.run.devices)
       and (j < i or other.run.devices != seat.run.devices)
-      for j, other in enumerate(seats)
+      for j, other in enumerate(taken)
       if j != i
     ):
       return seat.durations
@@ -295,16 +254,16 @@ class Board:
       if sync.target == seat.run.stage:
         source = functools.reduce(
           Devices.__or__,
-          (s.run.devices for s in seats if s.run.stage == sync.source),
+          (s.run.devices for s in taken if s.run.stage == sync.source),
         )
         time += self.costs.sync_ns(
           source, seat.run.devices, sync.num_bytes, seat.run.config.devices
         )
     return (seat.durations[0] + time, *seat.durations[1:])
 
-  def _needs(self, i: int, seats: list[Seat]) -> tuple[Needs, ...]:
+  def _needs(self, i: int, taken: list[Seat]) -> tuple[Needs, ...]:
     delays = [
-      (p, counts, self._move_ns(p, i, item_bytes, seats))
+      (p, counts, self._move_ns(p, i, item_bytes, taken))
       for p, counts, item_bytes in self.sources[i]
     ]
     return tuple(
@@ -313,46 +272,46 @@ class Board:
     )
 
   def _move_ns(
-    self, source: int, target: int, item_bytes: int, seats: list[Seat]
+    self, source: int, target: int, item_bytes: int, taken: list[Seat]
   ) -> int:
     """Returns the time in which a granule reaches the piece that reads it."""
     if item_bytes == 0:
       return 0
     granule = min(self.pieces[source].granule, self.stops[source][-1])
     return self.costs.edge_ns(
-      seats[source].run.devices,
-      seats[target].run.devices,
+      taken[source].run.devices,
+      taken[target].run.devices,
       granule * item_bytes,
     )
 
-  def _swap_ns(self, seats: list[Seat], atom: int, name: str) -> int:
+  def _swap_ns(self, taken: list[Seat], atom: int, name: str) -> int:
     num_bytes = max(
       (
         seat.state_bytes
-        for seat in seats
+        for seat in taken
         if seat.run.stage == name and seat.mask >> atom & 1
       ),
       default=0,
     )
     return self.costs.swap_ns(self.atoms[atom], num_bytes)
 
-  def _swapped(self, seats: list[Seat]) -> tuple[frozenset[str], ...] | None:
+  def _swapped(self, taken: list[Seat]) -> tuple[frozenset[str], ...] | None:
     """Returns for each atom the stages that do not stay; None: no choice."""
     found = []
     for atom in range(len(self.atoms)):
-      here = [seat for seat in seats if seat.mask >> atom & 1]
+      here = [seat for seat in taken if seat.mask >> atom & 1]
       leaving = self._leaving(atom, here)
       if leaving is None:
         return None
       found.append(leaving)
     return tuple(found)
 
-  def _leaving(self, atom: int, seats: list[Seat]) -> frozenset[str] | None:
+  def _leaving(self, atom: int, taken: list[Seat]) -> frozenset[str] | None:
     """Returns the stages on an atom that do not stay; None: no choice."""
     memory, most = self._memory[atom], 0
     states: dict[str, int] = {}
     transients: dict[str, int] = {}
-    for seat in seats:
+    for seat in taken:
       memory -= seat.waiting_bytes
       name = seat.run.stage
       states[name] = max(states.get(name, 0), seat.state_bytes)
@@ -361,26 +320,12 @@ class Board:
     if sum(states.values()) + most <= memory:
       return frozenset()
     tenants = tuple(
-      Tenant(states[name], transients[name], self._swap_ns(seats, atom, name))
+      Tenant(states[name], transients[name], self._swap_ns(taken, atom, name))
       for name in states
     )
     out = residency.swapped(tenants, (memory,))
     names = list(states)
     return None if out is None else frozenset(names[i] for i in out)
-
-  def _waiting_bytes(self, run: Run) -> int:
-    """Returns, per device, what waits to be read and copies of weights."""
-    workflow = self.costs.workflow
-    taken, stage = 0, self.costs.stages[run.stage]
-    for edge in self.costs.edges_into[run.stage]:
-      if edge.item_bytes:
-        source = self.costs.stages[edge.source]
-        span = tracks.needed(edge, source, stage, self.costs.share(run))
-        taken += -(-(span[1] - span[0]) * edge.item_bytes // len(run.devices))
-    for sync in workflow.syncs:
-      if sync.target == run.stage and run.stage in self.copies:
-        taken += -(-sync.num_bytes // run.config.devices)
-    return taken
 
   def _share(self, piece: Piece) -> Interval:
     return piece.share or (0, self.costs.stages[piece.stage].items)
@@ -416,66 +361,3 @@ class Board:
         same = other.stage == piece.stage and other.cohort == piece.cohort
         if same and self.stops[p][-1] == self._share(piece)[0]:
           yield p, (len(self.stops[p]),) * len(self.stops[i]), 0
-
-  def _seats(self, piece: Piece) -> Iterator[Seat]:
-    costs, found = self.costs, []
-    for mask in range(1, 1 << len(self.atoms)):
-      devices = self.devices(mask)
-      try:
-        device = costs.cluster.class_of(devices)
-      except errors.ClusterError:
-        continue
-      for config in costs.profile.configs(piece.stage, device.name):
-        if len(devices) % config.devices == 0:
-          run = _run(piece, devices, config)
-          with contextlib.suppress(errors.ProfileError):
-            found.append(self._seat(run, mask))
-    found.sort(key=lambda seat: (seat.work_ns, seat.mask.bit_count()))
-    kept: list[Seat] = []
-    for seat in found:
-      if not any(_dominates(better, seat) for better in kept):
-        kept.append(seat)
-    yield from kept
-
-  def _seat(self, run: Run, mask: int) -> Seat:
-    stage = self.costs.stages[run.stage]
-    low, high = self.costs.share(run)
-    times = self.costs.granules(run, (low, high)).durations_ns
-    items = min(run.granule, stage.items)
-    if stage.kind == "decode":
-      items = (run.cohort or (low, high))[1] - low
-    return Seat(
-      run=run,
-      mask=mask,
-      durations=times,
-      work_ns=sum(times),
-      state_bytes=self.costs.state_bytes(run),
-      transient_bytes=self.costs.transient_bytes(run, items),
-      waiting_bytes=self._waiting_bytes(run),
-    )
-
-
-def _run(piece: Piece, devices: Devices, config: Config) -> Run:
-  return Run(
-    stage=piece.stage,
-    devices=devices,
-    granule=piece.granule,
-    config=config,
-    share=piece.share,
-    cohort=piece.cohort,
-  )
-
-
-def _dominates(better: Seat, seat: Seat) -> bool:
-  """Returns whether a seat does nothing worse, on some of the same atoms."""
-  return (
-    better.mask & ~seat.mask == 0
-    and better.state_bytes <= seat.state_bytes
-    and better.transient_bytes <= seat.transient_bytes
-    and all(a <= b for a, b in zip(better.durations, seat.durations))
-  )
-
-
-def pieces_of(costs: Prices, granules_of: dict[str, int]) -> tuple[Piece, ...]:
-  """Returns one piece for each stage, with the given granules."""
-  return tuple(Piece(stage=n, granule=granules_of[n]) for n in costs.order)

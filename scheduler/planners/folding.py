@@ -12,7 +12,7 @@ import bisect
 import dataclasses
 from collections.abc import Sequence
 
-from scheduler.planners import list_scheduling, shops
+from scheduler.planners import order_bounds, shops
 from scheduler.planners.shops import Shop
 
 _HALVINGS = 7
@@ -46,7 +46,7 @@ def fold(shop: Shop, order: Sequence[int], alive: int) -> Folded:
   )
   if alive == 1 or shop.has_swaps:
     return flat
-  low = max(least_period(shop), -(-list_scheduling.bound(shop) // alive))
+  low = max(least_period(shop), -(-order_bounds.bound(shop) // alive))
   best: tuple[int, list[int]] | None = None
   period = low
   high = longest

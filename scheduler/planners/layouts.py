@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from scheduler import devices as device_sets
 from scheduler.devices import Devices
 from scheduler.planners import granules
-from scheduler.planners.boards import Board, Piece
+from scheduler.planners.boards import Board
+from scheduler.planners.seats import Piece
 from scheduler.plans import Run
 from scheduler.prices import Prices
 from scheduler.workflows import Stage

@@ -20,10 +20,10 @@ from scheduler import cycles, errors, lowering, plans, prices
 from scheduler.clusters import Cluster, Nodes
 from scheduler.devices import Devices
 from scheduler.planners import auto, granules, layouts, seating, tree_moves
-from scheduler.planners.boards import Piece
 from scheduler.planners.layouts import Layout
 from scheduler.planners.protocol import Budget
 from scheduler.planners.seating import Effort
+from scheduler.planners.seats import Piece
 from scheduler.plans import Activity, FlatPlan, Plan, Run, TreePlan
 from scheduler.prices import Prices
 from scheduler.profiles import ComputeLaw, Config, DecodeLaw, Law, Profile

@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
-from scheduler.planners import list_scheduling, shops
+from scheduler.planners import order_bounds, shops
 from scheduler.planners.shops import Order, Shop
 
 _WINDOW = 30
@@ -34,7 +34,7 @@ def repair(
     windows: how many to solve at most.
     seed: of the solver.
   """
-  time, floor = shops.makespan(shop, order), list_scheduling.bound(shop)
+  time, floor = shops.makespan(shop, order), order_bounds.bound(shop)
   passed, start = 0, 0
   for _ in range(windows):
     if time <= floor or passed >= len(order):

@@ -14,8 +14,14 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from scheduler.planners import folding, list_scheduling
-from scheduler.planners.boards import Board, Seat
+from scheduler.planners import (
+  annealing,
+  folding,
+  list_scheduling,
+  order_bounds,
+)
+from scheduler.planners.boards import Board
+from scheduler.planners.seats import Seat
 from scheduler.planners.shops import Order, Shop
 from scheduler.plans import FlatPlan
 
@@ -128,7 +134,7 @@ def _deepen(
   for chosen in found:
     shop = board.shop(chosen)
     if shop is not None:
-      lows[chosen] = list_scheduling.bound(shop)
+      lows[chosen] = order_bounds.bound(shop)
   promising = heapq.nsmallest(effort.beams // 2, lows, key=lows.__getitem__)
   best = [e.chosen for e in heapq.nsmallest(effort.beams, found.values())]
   for widths, choices in (
@@ -142,7 +148,7 @@ def _deepen(
   for entry in heapq.nsmallest(effort.anneals, found.values()):
     shop = board.shop(entry.chosen)
     if shop is not None and lows[entry.chosen] < min(found.values()).time_ns:
-      annealed = list_scheduling.anneal(
+      annealed = annealing.anneal(
         shop, entry.order, steps=effort.steps, rng=rng
       )
       _record(found, entry.chosen, *annealed)
@@ -159,7 +165,7 @@ def _quick(board: Board, shop: Shop) -> tuple[int, Order]:
 
 
 def _bound(board: Board, shop: Shop) -> int:
-  low = list_scheduling.bound(shop)
+  low = order_bounds.bound(shop)
   if board.alive == 1:
     return low
   return max(folding.least_period(shop), -(-low // board.alive))
