@@ -7,7 +7,7 @@ import heapq
 import random
 from collections.abc import Iterable, Iterator
 
-from scheduler import errors, estimates, prices
+from scheduler import errors, estimates, plans, prices
 from scheduler.clusters import Cluster
 from scheduler.planners import (
   collocated,
@@ -24,7 +24,7 @@ from scheduler.planners.layouts import Layout
 from scheduler.planners.protocol import Budget, Planner
 from scheduler.planners.seating import Effort, Seating
 from scheduler.planners.trials import Trials
-from scheduler.plans import Plan, TreePlan, runs
+from scheduler.plans import Plan, TreePlan
 from scheduler.prices import Prices
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
@@ -127,7 +127,7 @@ class _LayoutSearch:
     self, trees: list[TreePlan], num_layouts: int, *, may_repair: bool
   ) -> None:
     first = layouts.starts(
-      self._costs, [tuple(runs(tree.root)) for tree in trees]
+      self._costs, [tuple(plans.runs(tree.root)) for tree in trees]
     )
     rng = random.Random(self._seed)
     if len(first) > 1:

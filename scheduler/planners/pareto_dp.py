@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scheduler import plans
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.planners import counts, pools, programmes, selection
@@ -14,7 +15,7 @@ from scheduler.planners.pools import Key, Pools
 from scheduler.planners.programmes import Programme
 from scheduler.planners.protocol import Budget
 from scheduler.planners.units import Options
-from scheduler.plans import Node, Spatial, Temporal, TreePlan, runs
+from scheduler.plans import Node, Spatial, Temporal, TreePlan
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
 
@@ -113,7 +114,7 @@ def _node(options: Options, label: Label, within: Devices) -> Node:
     return Spatial(children=tuple(children))
   turn = None
   if label.kind == "turns":
-    first = next(runs(children[0]))
+    first = next(plans.runs(children[0]))
     turn = first.granule
   return Temporal(children=tuple(children), turn=turn)
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 
-from scheduler import errors
+from scheduler import errors, plans
 from scheduler.devices import Devices
 from scheduler.planners import granules
 from scheduler.plans import (
@@ -22,7 +22,6 @@ from scheduler.plans import (
   Spatial,
   Temporal,
   TreePlan,
-  runs,
 )
 from scheduler.prices import Prices
 
@@ -85,7 +84,7 @@ def _other_runs(run: Run, costs: Prices, *, is_inside: bool) -> Iterator[Node]:
 
 
 def _other_turns(node: Temporal, costs: Prices) -> Iterator[Node]:
-  first = next(runs(node))
+  first = next(plans.runs(node))
   stage = costs.stages[first.stage]
   turns = {granules.of_stream(stage, stream) for stream in _STREAMS[1:]}
   for turn in (None, *sorted(turns)):
@@ -95,9 +94,9 @@ def _other_turns(node: Temporal, costs: Prices) -> Iterator[Node]:
 
 def _other_lanes(node: Lanes, costs: Prices) -> Iterator[tuple[int, ...]]:
   """Yields other divisions of a loop's items into lanes."""
-  stages = tuple(costs.stages[run.stage] for run in runs(node.body))
+  stages = tuple(costs.stages[run.stage] for run in plans.runs(node.body))
   replicas = tuple(
-    len(run.devices) // run.config.devices for run in runs(node.body)
+    len(run.devices) // run.config.devices for run in plans.runs(node.body)
   )
   found = dict.fromkeys(granules.lane_candidates(stages, replicas))
   for i, j in itertools.permutations(range(len(node.lanes)), 2):
@@ -128,7 +127,7 @@ def _resized(node: Spatial, costs: Prices) -> Iterator[Node]:
 def _regrouped(node: Spatial, costs: Prices) -> Iterator[Node]:
   """Yields the node with a Run moved to another child's devices, in turn."""
   for i, child in enumerate(node.children):
-    for run in runs(child) if not isinstance(child, Lanes) else ():
+    for run in plans.runs(child) if not isinstance(child, Lanes) else ():
       rest = _removed(child, run)
       for j, other in enumerate(node.children):
         target = _devices(other)
@@ -161,7 +160,9 @@ def _regrouped(node: Spatial, costs: Prices) -> Iterator[Node]:
 
 
 def _devices(node: Node) -> Devices:
-  return functools.reduce(Devices.__or__, (run.devices for run in runs(node)))
+  return functools.reduce(
+    Devices.__or__, (run.devices for run in plans.runs(node))
+  )
 
 
 def _with_child(

@@ -82,6 +82,8 @@ def executor_threads():
 def test_host_stages_run_in_order_on_every_item():
   seen = []
   run = host_run(lambda name, item: seen.append((name, item)))
+  run.prepare(items())  # which runs once, to compile
+  seen.clear()
   np.testing.assert_array_equal(run(items()), np.arange(ITEMS) + 3 * ITEMS)
   for name in ("first", "second", "third"):
     assert [i for n, i in seen if n == name] == [0, 2, 4, 6]
