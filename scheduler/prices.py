@@ -183,6 +183,29 @@ class Prices:
       )
     return found
 
+  def check_no_queue(self, run: Run) -> None:
+    """Refuses to divide a cohort of which not all are decoded at once.
+
+    Those that wait have no length yet at which another Run could go on, which
+    would get their tokens for nothing.
+
+    Raises:
+      InfeasiblePlanError: the Run divides such a cohort.
+    """
+    if run.cohort is None or run.cohort == run.share:
+      return
+    law = self.profile.law(run.stage, self.device_class(run).name, run.config)
+    if not isinstance(law, DecodeLaw):
+      return
+    places = len(run.devices) // run.config.devices * law.max_active
+    num_items = run.cohort[1] - run.cohort[0]
+    if num_items > places:
+      raise errors.InfeasiblePlanError(
+        f"stage {run.stage!r} divides its cohort {run.cohort} between Runs, of"
+        f" which one has {places} places for its {num_items} sequences; use"
+        " more devices, or do not divide it"
+      )
+
   def union(self, sets: tuple[Devices, ...]) -> Devices:
     """Returns all devices of several sets."""
     if len(sets) == 1:

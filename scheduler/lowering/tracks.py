@@ -81,6 +81,8 @@ def arrange(plan: TreePlan, costs: Prices) -> Layout:
   _check_stages(plan, found, costs)
   devices_of(plan.root)
   loops.check(plan.root, costs)
+  for run in found:
+    costs.check_no_queue(run)
   return laid_out(found, costs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -224,3 +225,20 @@ def test_an_order_against_the_data_is_a_deadlock():
   )
   with pytest.raises(errors.InfeasiblePlanError, match="deadlocks"):
     cycles.period_ns(flat)
+
+
+def test_a_cohort_that_queues_is_not_divided():
+  # Two places for 4 sequences: those that wait cannot go on elsewhere, and the
+  # second Run would get their tokens for nothing.
+  law = dataclasses.replace(toys.TOKEN, max_active=2)
+  tree = TreePlan(
+    root=temporal(
+      run("a", "0", 1, share=(0, 2), cohort=(0, 4)),
+      run("a", "0-1", 1, share=(2, 4), cohort=(0, 4)),
+    )
+  )
+  flow = toys.workflow(stage("a", 4, "decode"))
+  with pytest.raises(
+    errors.InfeasiblePlanError, match="has 2 places for its 4"
+  ):
+    lowering.lower(tree, flow, toys.profile(a=law), toys.cluster(2))
