@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
-from scheduler.planners import order_bounds, shops
+from scheduler.planners import folding, shops
 from scheduler.planners.shops import Order, Shop
 
 # Accepted worsening, as a share of the makespan, at first; how far it falls.
@@ -19,23 +20,29 @@ _SIZES, _BLOCKS = (1, 1, 2, 4, 8), (1, 1, 2, 3)
 
 
 def anneal(
-  shop: Shop, order: Order, *, steps: int, rng: random.Random
+  shop: Shop,
+  order: Order,
+  *,
+  steps: int,
+  rng: random.Random,
+  alive: int = 1,
 ) -> tuple[int, Order]:
-  """Returns an order that is not worse, with its makespan.
+  """Returns an order that is not worse, with the period that it takes.
 
   Args:
     shop: the chains.
     order: where to begin.
     steps: orders to try.
     rng: of the moves.
+    alive: iterations that overlap; of several, moves are made anywhere.
   """
-  if steps == 0 or len(shop.chains) == 1:
-    return shops.makespan(shop, order), order
+  time = best_time = _period(shop, order, alive)
+  if len(shop.chains) == 1:
+    return time, order
   backwards = shops.mirrored(shop)
   sides = ((shop, _rivals(shop)), (backwards, _rivals(backwards)))
-  time = best_time = shops.makespan(shop, order)
-  best, floor = order, order_bounds.bound(shop)
-  path = shops.critical_path(shop, order)
+  best, floor = order, folding.bound(shop, alive)
+  path = _places(shop, order, alive)
   for step in range(steps):
     if best_time <= floor:
       break
@@ -53,14 +60,27 @@ def anneal(
       continue
     if is_back:
       changed = shops.reflected(shop, changed)
-    changed_time = shops.makespan(shop, changed)
+    changed_time = _period(shop, changed, alive)
     worse = changed_time - time
     if worse <= 0 or rng.random() < math.exp(-worse / heat):
       order, time = changed, changed_time
-      path = shops.critical_path(shop, order)
+      path = _places(shop, order, alive)
       if time < best_time:
         best, best_time = order, time
   return best_time, best
+
+
+def _period(shop: Shop, order: Order, alive: int) -> int:
+  if alive == 1:
+    return shops.makespan(shop, order)
+  return folding.fold(shop, order, alive).period_ns
+
+
+def _places(shop: Shop, order: Order, alive: int) -> Sequence[int]:
+  """Returns places in the order where a move may help."""
+  if alive == 1:
+    return shops.critical_path(shop, order)
+  return range(len(order))
 
 
 def _rivals(shop: Shop) -> list[frozenset[int]]:

@@ -46,7 +46,7 @@ def fold(shop: Shop, order: Sequence[int], alive: int) -> Folded:
   )
   if alive == 1 or shop.has_swaps:
     return flat
-  low = max(least_period(shop), -(-order_bounds.bound(shop) // alive))
+  low = bound(shop, alive)
   best: tuple[int, list[int]] | None = None
   period = low
   high = longest
@@ -80,6 +80,12 @@ def least_period(shop: Shop) -> int:
     for r in chain.resources:
       loads[r] += sum(chain.durations)
   return max(loads)
+
+
+def bound(shop: Shop, alive: int) -> int:
+  """Returns a period that no order can beat."""
+  low = order_bounds.bound(shop)
+  return low if alive == 1 else max(least_period(shop), -(-low // alive))
 
 
 def _placed(

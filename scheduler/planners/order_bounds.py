@@ -52,9 +52,12 @@ def tables_of(shop: Shop) -> Tables:
     for r in range(shop.num_resources)
   ]
   sets += [clique for clique in _cliques(chains) if clique not in sets]
+  # A family that has a resource to itself never leaves it.
   swaps = [
-    tuple(zip(into, out)) if any(into) or any(out) else ()
-    for into, out in zip(shop.swap_in, shop.swap_out)
+    tuple(zip(into, out))
+    if (any(into) or any(out)) and len({chains[c].family for c in on}) > 1
+    else ()
+    for into, out, on in zip(shop.swap_in, shop.swap_out, sets)
   ]
   return Tables(
     fields=tuple((c.durations, c.resources, c.needs, c.family) for c in chains),

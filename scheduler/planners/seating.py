@@ -18,7 +18,6 @@ from scheduler.planners import (
   annealing,
   folding,
   list_scheduling,
-  order_bounds,
 )
 from scheduler.planners.boards import Board
 from scheduler.planners.seats import Seat
@@ -27,6 +26,8 @@ from scheduler.plans import FlatPlan
 
 Choice = tuple[int, ...]
 _LARGE = 96
+# Folding an order takes as long as so many makespans.
+_FOLDS = 15
 # Masks of seats, the shortest way to one of them, their work, the shortest way
 # from one of them.
 _Clique = tuple[tuple[int, ...], int, int, int]
@@ -103,8 +104,7 @@ def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
       kept = {i: s for i, s in enumerate(start.chosen) if i not in pieces}
       near = _completed(board, kept, pieces, effort.near, best_ns)
       _dispatch(board, near, found, effort.choices)
-  if board.alive == 1:
-    _deepen(board, effort, found, random.Random(seed))
+  _deepen(board, effort, found, random.Random(seed))
   return sorted(found.values())
 
 
@@ -134,22 +134,27 @@ def _deepen(
   for chosen in found:
     shop = board.shop(chosen)
     if shop is not None:
-      lows[chosen] = order_bounds.bound(shop)
-  promising = heapq.nsmallest(effort.beams // 2, lows, key=lows.__getitem__)
-  best = [e.chosen for e in heapq.nsmallest(effort.beams, found.values())]
-  for widths, choices in (
-    ((1, 4), dict.fromkeys(best + promising)),
-    ((16,), best[: effort.wide]),
-  ):
-    for chosen in choices:
-      shop = board.shop(chosen)
-      if shop is not None and lows[chosen] < min(found.values()).time_ns:
-        _record(found, chosen, *list_scheduling.thorough(shop, widths))
+      lows[chosen] = folding.bound(shop, board.alive)
+  if board.alive == 1:
+    promising = heapq.nsmallest(effort.beams // 2, lows, key=lows.__getitem__)
+    best = [e.chosen for e in heapq.nsmallest(effort.beams, found.values())]
+    for widths, choices in (
+      ((1, 4), dict.fromkeys(best + promising)),
+      ((16,), best[: effort.wide]),
+    ):
+      for chosen in choices:
+        shop = board.shop(chosen)
+        if shop is not None and lows[chosen] < min(found.values()).time_ns:
+          _record(found, chosen, *list_scheduling.thorough(shop, widths))
   for entry in heapq.nsmallest(effort.anneals, found.values()):
     shop = board.shop(entry.chosen)
     if shop is not None and lows[entry.chosen] < min(found.values()).time_ns:
       annealed = annealing.anneal(
-        shop, entry.order, steps=effort.steps, rng=rng
+        shop,
+        entry.order,
+        steps=effort.steps if board.alive == 1 else effort.steps // _FOLDS,
+        rng=rng,
+        alive=board.alive,
       )
       _record(found, entry.chosen, *annealed)
 
@@ -162,13 +167,6 @@ def _quick(board: Board, shop: Shop) -> tuple[int, Order]:
   orders = dict.fromkeys([order, list_scheduling.dispatch(shop, 0)])
   folded = ((folding.fold(shop, o, board.alive).period_ns, o) for o in orders)
   return min(folded, key=lambda pair: pair[0])
-
-
-def _bound(board: Board, shop: Shop) -> int:
-  low = order_bounds.bound(shop)
-  if board.alive == 1:
-    return low
-  return max(folding.least_period(shop), -(-low // board.alive))
 
 
 def _dispatch(
@@ -190,7 +188,7 @@ def _dispatch(
   for chosen in choices:
     shop = None if chosen in found else board.shop(chosen)
     if shop is not None:
-      low = _bound(board, shop)
+      low = folding.bound(shop, board.alive)
       if low < best:
         ranked.append((low, chosen, shop))
   for low, chosen, shop in sorted(ranked, key=lambda entry: entry[:2]):
