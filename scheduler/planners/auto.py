@@ -33,6 +33,8 @@ FAST: tuple[Planner, ...] = (
 _FASTEST: tuple[Planner, ...] = (collocated.collocated, pareto_dp.pareto_dp)
 # Up to so many devices, all that one device fewer allows is tried too.
 _FEW = 8
+# Of so many items a decode is priced at once.
+_MANY = 4096
 
 
 def auto(
@@ -53,8 +55,8 @@ def auto(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of each planner, and of the local search; it looks at a quarter as
-      many layouts.
+    budget: of each planner, and of the local search, which looks at half as
+      many layouts; at a quarter where decoding many items takes long to price.
     seed: of all choices.
 
   Raises:
@@ -65,7 +67,7 @@ def auto(
   trials = Trials(workflow, profile, cluster, budget.iterations)
   local_search.offer_all(trials, FAST, budget, seed)
   trials.left = budget.iterations
-  num_layouts = max(1, budget.iterations // 4)
+  num_layouts = _num_layouts(workflow, budget)
   local_search.improve(trials, num_layouts=num_layouts, seed=seed)
   _try_fewer(trials, cluster, budget, seed)
   plan = trials.result()
@@ -90,10 +92,15 @@ def _try_fewer(
       return
     if is_small:
       inner.left = budget.iterations
-      num_layouts = max(1, budget.iterations // 4)
+      num_layouts = _num_layouts(trials.workflow, budget)
       local_search.improve(inner, num_layouts=num_layouts, seed=seed)
     if inner.best is not None:
       trials.offer(inner.best)
+
+
+def _num_layouts(workflow: Workflow, budget: Budget) -> int:
+  most = max(stage.items for stage in workflow.stages)
+  return max(1, budget.iterations // (2 if most <= _MANY else 4))
 
 
 def _smaller(cluster: Cluster) -> Cluster | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler import devices as device_sets
 from scheduler.devices import Devices
@@ -26,7 +26,7 @@ from scheduler.workflows import Stage
 MAX_ATOMS = 5
 # Shares of a decode's items, the shortest, that one piece emits.
 _CUTS = (0.25, 0.5, 0.75, 0.875)
-_STREAMS = (4, 8, 16, 32)
+_STREAM, _STREAMS = 16, (4, 8, 16, 32)
 # Shares of a set of devices that move at once, beside a single device.
 _MOVED = (2, 4, 8, 16)
 
@@ -65,7 +65,6 @@ def starts(
     plans_runs: the Runs of plans, whose sets of devices and granules are taken
       over.
   """
-  streamed = _streamed(costs, 16)
   planned, others = [], []
   for own in plans_runs:
     atoms = _whole_classes(costs, device_sets.atoms(run.devices for run in own))
@@ -77,19 +76,12 @@ def starts(
         for name in costs.order
       )
       planned.append(Layout(atoms=atoms, pieces=as_planned))
-      others.append(Layout(atoms=atoms, pieces=streamed))
-  tailed = streamed
-  for name in costs.order:
-    stage = costs.stages[name]
-    if stage.kind == "decode":
-      whole = Piece(stage=name, granule=granules.of_stream(stage, 16))
-      for pieces in _cut(whole, stage, 0.5, goes_on=True):
-        tailed = _replaced(tailed, name, pieces)
-  divided = [
-    Layout(atoms=atoms, pieces=pieces)
-    for atoms in usual(costs)
-    for pieces in dict.fromkeys((tailed, streamed))
-  ]
+      others.append(Layout(atoms=atoms, pieces=_streamed(costs, atoms)))
+  divided = []
+  for atoms in usual(costs):
+    streamed = _streamed(costs, atoms)
+    for pieces in dict.fromkeys((_tailed(costs, streamed), streamed)):
+      divided.append(Layout(atoms=atoms, pieces=pieces))
   return list(dict.fromkeys([*planned, *divided, *others]))
 
 
@@ -185,11 +177,27 @@ def _replaced(
   return (*pieces[:at], *own, *rest)
 
 
-def _streamed(costs: Prices, stream: int) -> tuple[Piece, ...]:
-  return tuple(
-    Piece(stage=name, granule=granules.of_stream(costs.stages[name], stream))
-    for name in costs.order
-  )
+def _streamed(costs: Prices, atoms: Sequence[Devices]) -> tuple[Piece, ...]:
+  """Returns stages in about 16 granules, fewer where devices would idle."""
+  most = max(map(len, atoms))
+  pieces = []
+  for name in costs.order:
+    stage = costs.stages[name]
+    stream = _STREAM
+    if stage.kind != "decode":
+      stream = min(_STREAM, max(1, stage.items // most))
+    pieces.append(Piece(stage=name, granule=granules.of_stream(stage, stream)))
+  return tuple(pieces)
+
+
+def _tailed(costs: Prices, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+  """Returns pieces whose decodes leave their longer half to be gone on with."""
+  for whole in pieces:
+    stage = costs.stages[whole.stage]
+    if stage.kind == "decode":
+      for two in _cut(whole, stage, 0.5, goes_on=True):
+        pieces = _replaced(pieces, whole.stage, two)
+  return pieces
 
 
 def _regranulated(
@@ -211,20 +219,22 @@ def _granule_of(own: tuple[Run, ...], name: str, costs: Prices) -> int:
 
 
 def usual(costs: Prices) -> Iterator[tuple[Devices, ...]]:
-  """Yields each class whole, in halves, and with a quarter or eighth apart."""
+  """Yields each class whole, in halves, and with a smaller part set apart."""
   if costs.cluster.groups:
     if len(costs.cluster.groups) <= MAX_ATOMS:
       yield costs.cluster.groups
     return
   classes = _classes(costs)
   yield classes
-  for part in (2, 4, 8):
+  found: dict[tuple[Devices, ...], None] = {}
+  for part in (2, 4, 8, 3):
     atoms: list[Devices] = []
     for devices in classes:
       few = devices.first(max(1, len(devices) // part))
       atoms += [piece for piece in (few, devices - few) if piece.spans]
     if len(atoms) <= MAX_ATOMS:
-      yield tuple(atoms)
+      found[tuple(atoms)] = None
+  yield from found
 
 
 def _classes(costs: Prices) -> tuple[Devices, ...]:

@@ -47,7 +47,7 @@ class Leaves:
     granule = granules.of_stream(stage, stream)
     for p, entry in enumerate(key):
       for config in self._modes.configs(unit.name, p) if entry else ():
-        for part in self._modes.keys(p, entry, config.devices):
+        for part in self._modes.measured_keys(unit.name, p, entry, config):
           option = self._on(unit, stage, p, part, config, granule)
           if option is not None:
             yield option

@@ -131,7 +131,7 @@ class _LayoutSearch:
     )
     rng = random.Random(self._seed)
     if len(first) > 1:
-      self._look(first, max(1, num_layouts // 2))
+      self._look(first, max(1, 3 * num_layouts // 4))
       while self._found and len(self._seen) < num_layouts:
         _, _, start = min(self._found)
         near = list(layouts.neighbours(start, self._costs))

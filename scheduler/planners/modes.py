@@ -114,6 +114,14 @@ class Modes:
     """Yields keys of parts in which whole replicas fit, the largest first."""
     return _keys(self.pools.pools[pool], key, divisor, None)
 
+  def measured_keys(
+    self, stage: str, pool: int, key: int, config: Config
+  ) -> Iterator[int]:
+    """Yields keys of parts that a stage can use whole, the largest first."""
+    law = self.profile.law(stage, self.pools.pools[pool].name, config)
+    most = _most_devices(law, self.prices.stages[stage])
+    return _keys(self.pools.pools[pool], key, config.devices, most)
+
   def of_lanes(
     self,
     stage: str,
@@ -206,11 +214,9 @@ class Modes:
     known = self._known.get((stage, index, key))
     if known is not None:
       return known
-    pool, found = self.pools.pools[index], []
+    found: list[Mode] = []
     for config in self.configs(stage, index):
-      law = self.profile.law(stage, pool.name, config)
-      most = _most_devices(law, self.prices.stages[stage])
-      for part in _keys(pool, key, config.devices, most):
+      for part in self.measured_keys(stage, index, key, config):
         modes = list(self._on(stage, index, part, config))
         found += modes
         if modes:

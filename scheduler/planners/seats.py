@@ -12,7 +12,7 @@ from scheduler.devices import Devices
 from scheduler.lowering import tracks
 from scheduler.plans import Run
 from scheduler.prices import Interval, Prices
-from scheduler.profiles import Config
+from scheduler.profiles import Config, DecodeLaw, Law
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,10 @@ def seats_of(
     except errors.ClusterError:
       continue
     for config in costs.profile.configs(piece.stage, device.name):
-      if len(devices) % config.devices == 0:
+      if len(devices) % config.devices:
+        continue
+      law = costs.profile.law(piece.stage, device.name, config)
+      if not _makes_wait(piece, law, len(devices) // config.devices):
         run = place(piece, devices, config)
         with contextlib.suppress(errors.ProfileError):
           found.append(priced(costs, run, mask, copies))
@@ -123,6 +126,16 @@ def priced(costs: Prices, run: Run, mask: int, copies: tuple[str, ...]) -> Seat:
     transient_bytes=costs.transient_bytes(run, items),
     waiting_bytes=_waiting_bytes(costs, run, copies),
   )
+
+
+def _makes_wait(piece: Piece, law: Law, replicas: int) -> bool:
+  """Returns whether sequences of a divided decode wait for a place.
+
+  What another piece goes on with would then not be what this one leaves.
+  """
+  if piece.cohort is None or not isinstance(law, DecodeLaw):
+    return False
+  return piece.cohort[1] - piece.cohort[0] > replicas * law.max_active
 
 
 def _waiting_bytes(costs: Prices, run: Run, copies: tuple[str, ...]) -> int:
