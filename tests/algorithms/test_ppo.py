@@ -67,6 +67,7 @@ def test_it_finds_the_action_that_pays():
 
 
 @pytest.mark.optimised
+@pytest.mark.slow
 def test_quanta_give_the_same_bits_on_1_and_8_devices():
   config = dataclasses.replace(CONFIG, num_envs=64, quantum=2)
   algorithm = make(toy_envs.counter(episode_length=5), config)
@@ -78,6 +79,7 @@ def test_quanta_give_the_same_bits_on_1_and_8_devices():
     np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_without_quanta_1_and_8_devices_are_close_after_an_iteration():
   algorithm = make(toy_envs.counter(episode_length=5))
   state = algorithm.init(jax.random.key(0))
@@ -88,6 +90,7 @@ def test_without_quanta_1_and_8_devices_are_close_after_an_iteration():
     assert np.max(np.abs(x - y)) <= 1e-5 * np.max(np.abs(y))
 
 
+@pytest.mark.slow
 def test_eager_is_close_to_fused():
   config = dataclasses.replace(CONFIG, num_epochs=1, num_minibatches=2)
   algorithm = make(toy_envs.target(), config)

@@ -53,6 +53,7 @@ def test_a_plan_can_be_saved_edited_and_rerun(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, by_hand, from_file)
 
 
+@pytest.mark.slow
 def test_a_flat_plan_runs_as_the_tree_it_came_from():
   run = planned(split_tree())
   expected = run(flows.first_state(), jax.random.key(0))
@@ -62,6 +63,7 @@ def test_a_flat_plan_runs_as_the_tree_it_came_from():
   jax.tree.map(np.testing.assert_array_equal, again, expected)
 
 
+@pytest.mark.slow
 def test_replanning_between_iterations_keeps_the_numbers():
   run, state = planned(split_tree()), flows.first_state()
   trees = [split_tree(), split_tree("2", "3", "0"), split_tree("3", "0", "1")]
@@ -100,6 +102,7 @@ def test_before_the_first_call_there_is_no_plan_to_ask_for():
     _ = planned(split_tree()).plan
 
 
+@pytest.mark.slow
 def test_seeds_trained_at_once_run_under_a_plan():
   seeds = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), flows.first_state())
   key_s = jnp.stack([jax.random.key(0), jax.random.key(0)])
@@ -109,6 +112,7 @@ def test_seeds_trained_at_once_run_under_a_plan():
     np.testing.assert_allclose(x[0], y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_measured_profile_is_kept_and_used_again(tmp_path):
   path = tmp_path / "profile.json"
   measured = []

@@ -63,6 +63,7 @@ def assert_same_actor(a, b):
   jax.tree.map(np.testing.assert_array_equal, a.actor, b.actor)
 
 
+@pytest.mark.slow
 def test_exactly_the_steps_asked_for_are_run(tmp_path):
   result = run(tmp_path, num_steps=3 * ROWS + 10)
   assert result.num_steps == 106 and result.is_finished
@@ -83,6 +84,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
   assert keep(rows_of(tmp_path / "whole")) == keep(rows_of(tmp_path / "parts"))
 
 
+@pytest.mark.slow
 def test_a_run_on_8_devices_resumes_on_1(tmp_path):
   mesh = meshes.items_mesh(8)
   run(tmp_path, num_steps=2 * ROWS, mesh=mesh)
@@ -110,6 +112,7 @@ def test_out_of_time_it_saves_and_says_so(tmp_path):
   assert checkpoints.steps(tmp_path / training.CHECKPOINTS) == [0]
 
 
+@pytest.mark.slow
 def test_seeds_are_reported_apart(tmp_path):
   result = run(tmp_path, num_steps=ROWS, num_seeds=3)
   (row,) = [r for r in rows_of(tmp_path) if "loss" in r]
@@ -117,6 +120,7 @@ def test_seeds_are_reported_apart(tmp_path):
   assert result.returns.num == 3 * 4
 
 
+@pytest.mark.slow
 def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path):
   run(tmp_path, num_steps=ROWS)
 
@@ -137,6 +141,7 @@ def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch):
   assert not (tmp_path / metrics.FILE_NAME).exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
   run(tmp_path, num_steps=ROWS)
   with pytest.raises(checkpoints.CheckpointError):
