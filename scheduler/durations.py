@@ -74,8 +74,8 @@ def granules_ns(
       not measured there.
   """
   law = profile.law(stage.name, device.name, config)
-  parts = split(share, granule)
   if isinstance(law, DecodeLaw):
+    parts = split(share, granule)
     base, *_ = whole = cohort or share
     stops = tuple(stop - base for _, stop in parts)
     before = (share[0] - base,) if share[0] > base else ()
@@ -91,11 +91,15 @@ def granules_ns(
     )
     ends = [0] * (1 - len(before)) + [to_ns(time_s) for time_s in each]
     return tuple(b - a for a, b in itertools.pairwise(ends))
-  by_size = {
-    size: compute_ns(stage, profile, device, devices, config, size)
-    for size in {stop - start for start, stop in parts}
-  }
-  return tuple(by_size[stop - start] for start, stop in parts)
+  full, rest = divmod(share[1] - share[0], granule)
+  times: tuple[int, ...] = ()
+  if full:
+    each_ns = compute_ns(stage, profile, device, devices, config, granule)
+    times = (each_ns,) * full
+  if rest:
+    rest_ns = compute_ns(stage, profile, device, devices, config, rest)
+    times = (*times, rest_ns)
+  return times
 
 
 def compute_ns(

@@ -239,9 +239,9 @@ class Prices:
     low, high = part
     while low < high:
       border = min(high, low // update * update + update)
-      spans = durations.split((low, border), run.granule)
-      starts += [start for start, _ in spans]
-      stops += [stop for _, stop in spans]
+      starts += range(low, border, run.granule)
+      stops += range(low + run.granule, border, run.granule)
+      stops.append(border)
       each += self._granules_ns(run, run.granule, (low, border), whole)
       low = border
     return Granules(

@@ -32,7 +32,7 @@ FAST: tuple[Planner, ...] = (
 )
 _FASTEST: tuple[Planner, ...] = (collocated.collocated, pareto_dp.pareto_dp)
 # Up to so many devices, all that one device fewer allows is tried too.
-_FEW = 8
+_FEW = 4
 # Of so many items a decode is priced at once.
 _MANY = 4096
 
@@ -47,7 +47,7 @@ def auto(
   """Returns the best of what `FAST` find, and of a local search from there.
 
   It is never worse than any of them, under the one evaluator. On clusters of
-  one class it also plans for fewer devices: of up to 8, for every number that
+  one class it also plans for fewer devices: of up to 4, for every number that
   may be better, so that a device more never makes it worse; of more, for halves
   of them, by `collocated` and `pareto_dp` alone.
 
@@ -55,8 +55,8 @@ def auto(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of each planner, and of the local search, which looks at half as
-      many layouts; at a quarter where decoding many items takes long to price.
+    budget: of each planner, and of the local search, which looks at as many
+      layouts; at a quarter where decoding many items takes long to price.
     seed: of all choices.
 
   Raises:
@@ -68,7 +68,9 @@ def auto(
   local_search.offer_all(trials, FAST, budget, seed)
   trials.left = budget.iterations
   num_layouts = _num_layouts(workflow, budget)
-  local_search.improve(trials, num_layouts=num_layouts, seed=seed)
+  local_search.improve(
+    trials, num_layouts=num_layouts, seed=seed, is_quick=True
+  )
   _try_fewer(trials, cluster, budget, seed)
   plan = trials.result()
   return dataclasses.replace(plan, label=plan.label or "auto")
@@ -93,14 +95,16 @@ def _try_fewer(
     if is_small:
       inner.left = budget.iterations
       num_layouts = _num_layouts(trials.workflow, budget)
-      local_search.improve(inner, num_layouts=num_layouts, seed=seed)
+      local_search.improve(
+        inner, num_layouts=num_layouts, seed=seed, is_quick=True
+      )
     if inner.best is not None:
       trials.offer(inner.best)
 
 
 def _num_layouts(workflow: Workflow, budget: Budget) -> int:
   most = max(stage.items for stage in workflow.stages)
-  return max(1, budget.iterations // (2 if most <= _MANY else 4))
+  return max(1, budget.iterations // (1 if most <= _MANY else 4))
 
 
 def _smaller(cluster: Cluster) -> Cluster | None:

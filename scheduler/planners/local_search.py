@@ -36,7 +36,7 @@ _SEEDS: tuple[Planner, ...] = (
 )
 # A first look at a layout, on which the search decides where to go.
 _GLANCE = Effort(
-  width=12, choices=10, starts=1, near=4, beams=0, wide=0, anneals=1, steps=40
+  width=16, choices=16, starts=0, near=0, beams=0, wide=0, anneals=1, steps=40
 )
 # Of a layout, how many of the best seatings are evaluated.
 _OFFERED = 3
@@ -72,7 +72,7 @@ def local_search(
   trials = Trials(workflow, profile, cluster, budget.iterations)
   small = Budget(iterations=max(1, budget.iterations // 4))
   offer_all(trials, _SEEDS, small, seed)
-  improve(trials, num_layouts=2 * budget.iterations, seed=seed, may_repair=True)
+  improve(trials, num_layouts=2 * budget.iterations, seed=seed, is_quick=False)
   return dataclasses.replace(trials.result(), label="local_search")
 
 
@@ -96,7 +96,7 @@ def offer_all(
 
 
 def improve(
-  trials: Trials, *, num_layouts: int, seed: int, may_repair: bool = False
+  trials: Trials, *, num_layouts: int, seed: int, is_quick: bool
 ) -> None:
   """Offers plans near the best ones so far.
 
@@ -104,13 +104,13 @@ def improve(
     trials: with some plans.
     num_layouts: how many layouts to look at.
     seed: of all choices.
-    may_repair: whether CP-SAT may be used.
+    is_quick: whether to search the best layout only, and without CP-SAT.
   """
   costs = prices.of(trials.workflow, trials.profile, trials.cluster)
   trees = [plan for plan in trials.ranked() if isinstance(plan, TreePlan)]
   if layouts.applies_to(costs):
     search = _LayoutSearch(trials, costs, seed)
-    search.run(trees, num_layouts, may_repair=may_repair)
+    search.run(trees, num_layouts, is_quick=is_quick)
   if trees and trials.left > 0:
     _improve_tree(trials, costs, trees[0])
 
@@ -124,7 +124,7 @@ class _LayoutSearch:
     self._found: list[tuple[int, int, Layout]] = []
 
   def run(
-    self, trees: list[TreePlan], num_layouts: int, *, may_repair: bool
+    self, trees: list[TreePlan], num_layouts: int, *, is_quick: bool
   ) -> None:
     first = layouts.starts(
       self._costs, [tuple(plans.runs(tree.root)) for tree in trees]
@@ -142,10 +142,10 @@ class _LayoutSearch:
           break
     else:
       self._found = [(0, 0, layout) for layout in first]
-    for _, _, layout in heapq.nsmallest(2, self._found):
+    for _, _, layout in heapq.nsmallest(1 if is_quick else 2, self._found):
       board = layout.board(self._costs)
       best = seating.search(board, Effort(), self._seed)
-      if may_repair and best:
+      if best and not is_quick:
         best = [*_repaired(board, best[0], self._seed), *best]
       for entry in best[:_OFFERED]:
         self._trials.offer(seating.flat(board, entry))

@@ -173,12 +173,14 @@ class Options:
     self, unit: Unit, key: Key, stream: int, swaps: int
   ) -> Option | None:
     layouts: dict[object, Option] = {}
+    wanted = 0
+    if unit.loop is None:
+      wanted = granules.of_stream(self.modes.prices.stages[unit.name], stream)
     for option in self.of(unit, key):
       if unit.loop is not None:
         layouts[len(layouts)] = option
         continue
       (mode,) = option.modes
-      wanted = granules.of_stream(self.modes.prices.stages[unit.name], stream)
       layout = (mode.pool, mode.config)
       chosen = layouts.setdefault(layout, option)
       if _distance(mode.granule, wanted) < _distance(
