@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from scheduler import decoding, errors, profiles
@@ -75,22 +74,14 @@ def granules_ns(
   """
   law = profile.law(stage.name, device.name, config)
   if isinstance(law, DecodeLaw):
-    parts = split(share, granule)
     base, *_ = whole = cohort or share
-    stops = tuple(stop - base for _, stop in parts)
-    before = (share[0] - base,) if share[0] > base else ()
-    each = decoding.emitted_s(
-      stage,
-      law,
-      device,
-      config,
-      replicas(devices, config),
-      whole,
-      seed,
-      before + stops,
-    )
-    ends = [0] * (1 - len(before)) + [to_ns(time_s) for time_s in each]
-    return tuple(b - a for a, b in itertools.pairwise(ends))
+    stops = [stop - base for _, stop in split(share, granule)]
+    if share[0] > base:
+      stops.insert(0, share[0] - base)
+    ends = emitted_ns(stage, law, device, devices, config, whole, seed, stops)
+    first = 0 if share[0] == base else ends[0]
+    ends = ends if share[0] == base else ends[1:]
+    return tuple(b - a for a, b in zip((first, *ends), ends))
   full, rest = divmod(share[1] - share[0], granule)
   times: tuple[int, ...] = ()
   if full:
@@ -100,6 +91,30 @@ def granules_ns(
     rest_ns = compute_ns(stage, profile, device, devices, config, rest)
     times = (*times, rest_ns)
   return times
+
+
+def emitted_ns(
+  stage: Stage,
+  law: DecodeLaw,
+  device: DeviceClass,
+  devices: int,
+  config: Config,
+  cohort: tuple[int, int],
+  seed: int,
+  stops: Sequence[int],
+) -> tuple[int, ...]:
+  """Returns when the first so many items of a decode's cohort are emitted."""
+  each = decoding.emitted_s(
+    stage,
+    law,
+    device,
+    config,
+    replicas(devices, config),
+    cohort,
+    seed,
+    tuple(stops),
+  )
+  return tuple(map(to_ns, each))
 
 
 def compute_ns(

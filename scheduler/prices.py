@@ -99,6 +99,22 @@ class Prices:
       found = self._known[key] = self._cut(run, part, whole)
     return found
 
+  def emitted_ns(self, run: Run, stops: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns when a decode by itself has emitted so many items."""
+    device, config = self.device_class(run), run.config
+    law = self.profile.law(run.stage, device.name, config)
+    assert isinstance(law, DecodeLaw)
+    return durations.emitted_ns(
+      self.stages[run.stage],
+      law,
+      device,
+      len(run.devices),
+      config,
+      (0, self.stages[run.stage].items),
+      self.seed,
+      stops,
+    )
+
   def lane(self, run: Run, part: Interval) -> int:
     """Returns the nanoseconds of one turn of a lane, a granule of its own."""
     key = ("lane", *_of_run(run), part)

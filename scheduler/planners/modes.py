@@ -295,11 +295,14 @@ def _times(known: prices.Prices, run: Run) -> tuple[Emits, int]:
   stage = known.stages[run.stage]
   law = known.profile.law(run.stage, known.device_class(run).name, run.config)
   if isinstance(law, DecodeLaw):
-    cut = known.granules(run, (0, stage.items))
-    last = len(cut.stops) - 1
-    chosen = sorted({math.ceil(share * last) for share in _SHARES})
-    emits = tuple((cut.stops[k] / stage.items, cut.ends_ns[k]) for k in chosen)
-    return emits, cut.durations_ns[-1]
+    last = -(-stage.items // run.granule) - 1
+    chosen = {math.ceil(share * last) for share in _SHARES} | {max(0, last - 1)}
+    stops = tuple(
+      min((k + 1) * run.granule, stage.items) for k in sorted(chosen)
+    )
+    ends = known.emitted_ns(run, stops)
+    emits = tuple((stop / stage.items, ns) for stop, ns in zip(stops, ends))
+    return emits, ends[-1] - ends[-2] if last else ends[-1]
   # All granules but an update's last one are alike.
   batch = stage.items // stage.updates
   granule = min(run.granule, batch)
