@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
 from scheduler.planners import collocated, parts, units
 from scheduler.planners.parts import Draft, Part
-from scheduler.planners.pools import Pools
+from scheduler.planners.pools import Key, Pools
 from scheduler.planners.protocol import Budget
 from scheduler.planners.units import Options, Unit
 from scheduler.plans import TreePlan
@@ -21,6 +22,8 @@ _MAX_FREE = 4
 # ones around the best.
 _MAX_EXHAUSTIVE, _FIRST_COUNTS = 64, 20
 _REFINEMENT, _MAX_ROUNDS, _MAX_NEAR = 4, 8, 3
+# Divisions that are worse than the best by more do not matter.
+_SLACK = 1.5
 
 
 def disaggregated(
@@ -60,11 +63,9 @@ def disaggregated(
   )
   shares = options.pools
   tried: set[object] = set()
-  found = [
-    d
-    for side in _sides(options, workflow)
-    for d in _divided(options, shares, side, tried)
-  ]
+  found: list[Draft] = []
+  for side in _sides(options, workflow):
+    _divide(options, shares, side, tried, found)
   if not found:
     return collocated.collocated(workflow, profile, cluster, budget, seed)
   for _ in range(_MAX_ROUNDS):
@@ -82,7 +83,7 @@ def disaggregated(
     if finer == shares:
       break
     shares = finer
-    found += _divided(options, shares, side, tried)
+    _divide(options, shares, side, tried, found)
   return parts.plan(options, found, cluster, budget, "disaggregated")
 
 
@@ -114,23 +115,43 @@ def _kinds(unit: Unit, workflow: Workflow) -> set[str]:
   return {workflow.stage(name).kind for name in unit.stages}
 
 
-def _divided(
+def _divide(
   options: Options,
   shares: Pools,
   rollout: tuple[int, ...],
   tried: set[object],
-) -> Iterator[Draft]:
-  """Yields drafts for every division between the sides not tried before."""
+  found: list[Draft],
+) -> None:
+  """Adds drafts for every division between the sides not tried before.
+
+  Divisions are left out on which decoding alone takes longer than all of the
+  best one.
+  """
   everyone = range(len(options.graph.units))
   training = tuple(i for i in everyone if i not in rollout)
   if not training:
     return
   usable = [options.pools_of_all(side) for side in (rollout, training)]
-  for first, second in shares.splits(shares.full, *usable):
+  best_ns = min((draft.estimate_ns for draft in found), default=math.inf)
+  # Even divisions first: they are never far from the best.
+  splits = sorted(
+    shares.splits(shares.full, *usable),
+    key=lambda pair: sum(abs(a - b) for a, b in zip(*pair)),
+  )
+  for first, second in splits:
     if (rollout, first, second) in tried:
       continue
     tried.add((rollout, first, second))
-    yield from parts.drafts(
+    if _bound_ns(options, rollout, first) > _SLACK * best_ns:
+      continue
+    made = parts.drafts(
       options,
       (Part(units=rollout, key=first), Part(units=training, key=second)),
     )
+    for draft in made:
+      found.append(draft)
+      best_ns = min(best_ns, draft.estimate_ns)
+
+
+def _bound_ns(options: Options, members: tuple[int, ...], key: Key) -> float:
+  return max(options.bound_ns(options.graph.units[i], key) for i in members)

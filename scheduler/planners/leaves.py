@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from scheduler import decoding, durations
 from scheduler.planners import granules
 from scheduler.planners.pools import Key
 from scheduler.planners.units import Option, Options, Unit
-from scheduler.profiles import ComputeLaw, Config, DecodeLaw
+from scheduler.profiles import ComputeLaw, Config
 from scheduler.workflows import Stage
 
 # Into how many granules a stage may be divided.
@@ -35,7 +33,6 @@ class Leaves:
       for stream in reversed(STREAMS)
     }
     self.streams = tuple(sorted(cuts.values()))
-    self._tokens: dict[str, int] = {}
     self._known: dict[tuple[str, int, int, Config, int], Option | None] = {}
 
   def of(self, unit: Unit, key: Key, stream: int) -> Iterator[Option]:
@@ -78,37 +75,6 @@ class Leaves:
         )
       )
     return self._known[at]
-
-  def bound_ns(self, unit: Unit, key: Key) -> float:
-    """Returns a bound of a decode's time that needs no simulation of it.
-
-    Other units have none: 0.
-    """
-    if unit.loop is not None:
-      return 0.0
-    modes, least = self._modes, math.inf
-    stage = modes.workflow.stage(unit.name)
-    for p in sorted(self.options.pools_of(unit)):
-      device, size = modes.device_class(p), modes.pools.size(key, p)
-      for config in modes.configs(unit.name, p):
-        law = modes.profile.law(unit.name, device.name, config)
-        if not isinstance(law, DecodeLaw) or stage.lengths is None:
-          return 0.0
-        replicas = size // config.devices
-        if replicas:
-          # Never are more sequences decoded at once, nor with less context.
-          active = min(law.max_active, -(-stage.items // replicas))
-          context = stage.lengths.prompt_tokens
-          token_s = law.token_s(active, context, device, config)
-          time_s = self._num_tokens(stage) * token_s / (active * replicas)
-          least = min(least, time_s * durations.NS_PER_S)
-    return least
-
-  def _num_tokens(self, stage: Stage) -> int:
-    if stage.name not in self._tokens:
-      seed = self._modes.prices.seed
-      self._tokens[stage.name] = sum(decoding.draw_tokens(stage, seed))
-    return self._tokens[stage.name]
 
 
 def _fewest_devices(stage: Stage, granule: int, replicas: int) -> int:

@@ -206,7 +206,7 @@ class Programme:
     """Returns a time that a unit takes at least on a share."""
     known = self._least.get((i, key))
     if known is None:
-      known = self._leaves.bound_ns(self._units[i], key)
+      known = self._options.bound_ns(self._units[i], key)
       if known < self._limit_ns:
         known = min(
           (x.total_ns for s in self._streams for x in self._leaf(i, key, s)),

@@ -168,6 +168,7 @@ class _Programme:
     ]
     self._cuts: dict[int, tuple[_Cut, ...]] = {}
     self._splits: dict[object, list[tuple[Key, Key]]] = {}
+    self._bounds: dict[tuple[int, Key], float] = {}
     self._known: dict[tuple[int, int], dict[Key, Label | None]] = {}
 
   def free(self, graph: int, key: Key) -> Label | None:
@@ -316,6 +317,10 @@ class _Programme:
     bound: float = best.total_ns if best else math.inf
     chosen: tuple[Label, Key, Label, Key] | None = None
     for own, rest in self._splits_of(cut, key):
+      if self._bound_ns(cut.first, own) >= bound:
+        continue
+      if self._bound_ns(cut.second, rest) >= bound:
+        continue
       if own not in firsts:
         self.best(cut.first, own, stream)
       first = firsts[own]
@@ -330,6 +335,17 @@ class _Programme:
       if total < bound:
         bound, chosen = total, (first, own, second, rest)
     return _beside(cut, *chosen) if chosen else best
+
+  def _bound_ns(self, graph: int, key: Key) -> float:
+    """Returns a time that a subgraph's decodes take at least."""
+    at = (graph, key)
+    if at not in self._bounds:
+      self._bounds[at] = max(
+        self._options.bound_ns(unit, key)
+        for i, unit in enumerate(self._options.graph.units)
+        if graph >> i & 1
+      )
+    return self._bounds[at]
 
   def _splits_of(self, cut: _Cut, key: Key) -> list[tuple[Key, Key]]:
     """Returns divisions of a key, the even ones first: they bound others."""

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from scheduler import errors
+from scheduler import decoding, durations, errors
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
 from scheduler.planners import granules, graphs, pools
@@ -15,8 +15,8 @@ from scheduler.planners.graphs import Unit
 from scheduler.planners.modes import Emits, Mode, Modes
 from scheduler.planners.pools import Key
 from scheduler.plans import Lanes, Node, Run, Spatial, Temporal
-from scheduler.profiles import Config, Profile
-from scheduler.workflows import Workflow
+from scheduler.profiles import Config, DecodeLaw, Profile
+from scheduler.workflows import Stage, Workflow
 
 # Of a loop on one share only so many of the fastest layouts are kept.
 _MAX_LAYOUTS = 16
@@ -112,6 +112,8 @@ class Options:
     self.graph = graphs.collapse(modes.workflow)
     self.sources = tuple(map(self.graph.sources, range(len(self.graph.units))))
     self._known: dict[tuple[str, Key], tuple[Option, ...]] = {}
+    self._bounds: dict[tuple[str, Key], float] = {}
+    self._tokens: dict[str, int] = {}
     self._streams: dict[tuple[str, Key, int, int], Option | None] = {}
 
   def pools_of(self, unit: Unit) -> frozenset[int]:
@@ -193,6 +195,16 @@ class Options:
       default=None,
     )
 
+  def bound_ns(self, unit: Unit, key: Key) -> float:
+    """Returns a bound of a decode's time that needs no simulation of it.
+
+    Other units have none: 0.
+    """
+    at = (unit.name, key)
+    if at not in self._bounds:
+      self._bounds[at] = 0.0 if unit.loop else self._bound_ns(unit, key)
+    return self._bounds[at]
+
   def check(self) -> None:
     """Raises why a unit can run nowhere, if there is one.
 
@@ -239,6 +251,31 @@ class Options:
         else Spatial(children=children)
       )
     return Lanes(loop=option.unit.loop.name, body=body, lanes=option.lanes)
+
+  def _bound_ns(self, unit: Unit, key: Key) -> float:
+    modes, least = self.modes, math.inf
+    stage = modes.prices.stages[unit.name]
+    for p in sorted(self.pools_of(unit)):
+      device, size = modes.device_class(p), modes.pools.size(key, p)
+      for config in modes.configs(unit.name, p):
+        law = modes.profile.law(unit.name, device.name, config)
+        if not isinstance(law, DecodeLaw) or stage.lengths is None:
+          return 0.0
+        replicas = size // config.devices
+        if replicas:
+          # Never are more sequences decoded at once, nor with less context.
+          active = min(law.max_active, -(-stage.items // replicas))
+          context = stage.lengths.prompt_tokens
+          token_s = law.token_s(active, context, device, config)
+          time_s = self._num_tokens(stage) * token_s / (active * replicas)
+          least = min(least, time_s * durations.NS_PER_S)
+    return least
+
+  def _num_tokens(self, stage: Stage) -> int:
+    if stage.name not in self._tokens:
+      seed = self.modes.prices.seed
+      self._tokens[stage.name] = sum(decoding.draw_tokens(stage, seed))
+    return self._tokens[stage.name]
 
   def _shared(self, unit: Unit, key: Key) -> Iterator[Option]:
     """Yields layouts of a loop with all its stages on the same devices."""
