@@ -152,8 +152,6 @@ def _done_s(
   active, steps, contexts = _steps(
     stage, replicas, cohort, seed, law.max_active
   )
-  if len(steps) > _MANY:
-    return _summed_s(law, device, config, active, steps, contexts)
   token_fn = law.token_fn(device, config)
   now_s, done = 0.0, []
   for b, count, context in zip(active, steps, contexts):
@@ -161,26 +159,6 @@ def _done_s(
       now_s += count * token_fn(b, context)
     done.append(now_s)
   return tuple(done)
-
-
-def _summed_s(
-  law: DecodeLaw,
-  device: DeviceClass,
-  config: Config,
-  active: list[int],
-  steps: list[int],
-  contexts: list[float],
-) -> tuple[float, ...]:
-  """Returns the running sum of the times of many steps."""
-  import numpy as np
-
-  token_fn = law.token_fn(device, config, np.maximum)
-  each = np.array(steps) * token_fn(np.array(active), np.array(contexts))
-  return tuple(np.cumsum(each).tolist())
-
-
-# More steps than these are summed by numpy, which takes a while to import.
-_MANY = 4096
 
 
 @functools.lru_cache(maxsize=512)

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 from scheduler import errors
 from scheduler.clusters import DeviceClass
@@ -272,30 +271,22 @@ class DecodeLaw:
       )
 
   def token_fn(
-    self,
-    device: DeviceClass,
-    config: Config,
-    max_fn: Callable[[Any, Any], Any] = max,
-  ) -> Callable[[Any, Any], Any]:
-    """Returns (active, context) -> seconds of one token of each sequence.
-
-    Args:
-      device: what it runs on.
-      config: of the replica.
-      max_fn: of two numbers; with that of two arrays, arrays can be given.
-    """
+    self, device: DeviceClass, config: Config
+  ) -> Callable[[float, float], float]:
+    """Returns (active, context) -> seconds of one token of each sequence."""
     size, share = config.devices, self.weight_share
     bytes_per_s = device.memory_bytes_per_s * self.efficiency * size
     flop_per_s = device.flops_per_s * self.flop_efficiency * size
     t0_s, weights = self.t0_s, self.weight_bytes
     kv_bytes, flop_per_token = self.kv_bytes_per_token, 2 * self.num_params
 
-    def token_s(active: Any, context: Any) -> Any:
+    def token_s(active: float, context: float) -> float:
       read = weights
       if share < 1:
-        read = weights * (1 - (1 - share) ** active)
+        read *= 1 - (1 - share) ** active
       memory_s = (read + active * context * kv_bytes) / bytes_per_s
-      return t0_s + max_fn(memory_s, flop_per_token * active / flop_per_s)
+      compute_s = flop_per_token * active / flop_per_s
+      return t0_s + (memory_s if memory_s > compute_s else compute_s)
 
     return token_s
 
@@ -303,7 +294,7 @@ class DecodeLaw:
     self, active: float, context: float, device: DeviceClass, config: Config
   ) -> float:
     """Returns the seconds of one token of each of `active` sequences."""
-    return float(self.token_fn(device, config)(active, context))
+    return self.token_fn(device, config)(active, context)
 
 
 Law = Table | ReplicaTable | ComputeLaw | DecodeLaw
