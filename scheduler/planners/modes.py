@@ -82,6 +82,8 @@ class Modes:
     self.pools = pools
     self.prices = prices.of(workflow, profile, cluster)
     self._known: dict[tuple[str, int, int], tuple[Mode, ...]] = {}
+    self._sizes: dict[tuple[str, int, int, int, int], tuple[int, ...]] = {}
+    self._single: dict[tuple[str, int, int, int, int, int], Mode | None] = {}
 
   def device_class(self, pool: int) -> DeviceClass:
     """Returns the class of a pool's devices."""
@@ -144,6 +146,20 @@ class Modes:
       return None
     return (mode, each) if self.fits(mode) else None
 
+  def nearest(
+    self, stage: str, pool: int, key: int, wanted: int
+  ) -> Iterator[Mode]:
+    """Yields the mode of each configuration whose granule is nearest to one.
+
+    Smaller granules come before larger ones.
+    """
+    for config in self.configs(stage, pool):
+      for part in self.measured_keys(stage, pool, key, config):
+        mode = self._nearest(stage, pool, part, config, wanted)
+        if mode is not None:
+          yield mode
+          break
+
   def of_granule(
     self, stage: str, pool: int, key: int, config: Config, granule: int
   ) -> Mode | None:
@@ -151,11 +167,15 @@ class Modes:
 
     None: it was not measured so, or does not fit into memory alone.
     """
-    try:
-      mode = self._priced(stage, pool, key, config, granule)
-    except (errors.ProfileError, errors.InfeasiblePlanError):
-      return None
-    return mode if self.fits(mode) else None
+    at = (stage, pool, key, config.tp, config.pp, granule)
+    if at not in self._single:
+      try:
+        mode = self._priced(stage, pool, key, config, granule)
+      except (errors.ProfileError, errors.InfeasiblePlanError):
+        self._single[at] = None
+      else:
+        self._single[at] = mode if self.fits(mode) else None
+    return self._single[at]
 
   def fits(self, mode: Mode, others_bytes: int = 0) -> bool:
     """Returns whether a mode fits beside what others keep on its devices."""
@@ -232,21 +252,36 @@ class Modes:
     for granule in reversed(self._granules(stage, index, config, num_devices)):
       if has_any and granule * _MAX_GRANULES < items:
         return
-      try:
-        mode = self._priced(stage, index, key, config, granule)
-      except errors.ProfileError:
-        continue
-      if self.fits(mode):
+      mode = self.of_granule(stage, index, key, config, granule)
+      if mode is not None:
         has_any = True
         yield mode
+
+  def _nearest(
+    self, stage: str, index: int, key: int, config: Config, wanted: int
+  ) -> Mode | None:
+    """Returns the mode of `_on` whose granule is nearest to the wanted one."""
+    num_devices = self.pools.pools[index].size(key)
+    items = self.prices.stages[stage].items
+    sizes = self._granules(stage, index, config, num_devices)
+    usual = [size for size in sizes if size * _MAX_GRANULES >= items]
+    usual.sort(key=lambda size: (size > wanted, abs(size - wanted)))
+    for size in (*usual, *reversed(sizes)):
+      mode = self.of_granule(stage, index, key, config, size)
+      if mode is not None:
+        return mode
+    return None
 
   def _granules(
     self, stage: str, index: int, config: Config, num_devices: int
   ) -> tuple[int, ...]:
-    law = self.profile.law(stage, self.pools.pools[index].name, config)
-    return granules.candidates(
-      self.prices.stages[stage], law, num_devices // config.devices
-    )
+    at = (stage, index, config.tp, config.pp, num_devices)
+    if at not in self._sizes:
+      law = self.profile.law(stage, self.pools.pools[index].name, config)
+      self._sizes[at] = granules.candidates(
+        self.prices.stages[stage], law, num_devices // config.devices
+      )
+    return self._sizes[at]
 
   def _devices(self, index: int, key: int) -> Devices:
     pool = self.pools.pools[index]

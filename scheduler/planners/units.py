@@ -174,23 +174,18 @@ class Options:
   def _of_stream(
     self, unit: Unit, key: Key, stream: int, swaps: int
   ) -> Option | None:
-    layouts: dict[object, Option] = {}
-    wanted = 0
-    if unit.loop is None:
+    if unit.loop is not None:
+      found = list(self.of(unit, key))
+    else:
       wanted = granules.of_stream(self.modes.prices.stages[unit.name], stream)
-    for option in self.of(unit, key):
-      if unit.loop is not None:
-        layouts[len(layouts)] = option
-        continue
-      (mode,) = option.modes
-      layout = (mode.pool, mode.config)
-      chosen = layouts.setdefault(layout, option)
-      if _distance(mode.granule, wanted) < _distance(
-        chosen.modes[0].granule, wanted
-      ):
-        layouts[layout] = option
+      found = [
+        _of_mode(unit, mode)
+        for pool in sorted(self.pools_of(unit))
+        if key[pool]
+        for mode in self.modes.nearest(unit.name, pool, key[pool], wanted)
+      ]
     return min(
-      layouts.values(),
+      found,
       key=lambda o: (o.total_ns + swaps * o.swap_ns, _rank(o)),
       default=None,
     )
@@ -397,8 +392,3 @@ def _rank(option: Option) -> tuple[object, ...]:
   largest = max(mode.granule for mode in option.modes)
   num_bytes = sum(mode.num_bytes for mode in option.modes)
   return (option.total_ns, -largest, num_bytes, option.lanes)
-
-
-def _distance(granule: int, wanted: int) -> tuple[bool, int]:
-  """Orders granules by how well they do where `wanted` were best."""
-  return (granule > wanted, abs(granule - wanted))
