@@ -104,14 +104,16 @@ def improve(
     trials: with some plans.
     num_layouts: how many layouts to look at.
     seed: of all choices.
-    is_quick: whether to search the best layout only, and without CP-SAT.
+    is_quick: whether to search the best layout only, without CP-SAT, and trees
+      only where none of its flat plans is better.
   """
   costs = prices.of(trials.workflow, trials.profile, trials.cluster)
   trees = [plan for plan in trials.ranked() if isinstance(plan, TreePlan)]
   if layouts.applies_to(costs):
     search = _LayoutSearch(trials, costs, seed)
     search.run(trees, num_layouts, is_quick=is_quick)
-  if trees and trials.left > 0:
+  is_beaten = isinstance(trials.best, FlatPlan)
+  if trees and trials.left > 0 and not (is_quick and is_beaten):
     _improve_tree(trials, costs, trees[0])
 
 

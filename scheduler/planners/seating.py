@@ -67,13 +67,13 @@ class Effort:
   """
 
   width: int = 96
-  choices: int = 160
-  starts: int = 6
+  choices: int = 128
+  starts: int = 3
   near: int = 12
-  beams: int = 6
+  beams: int = 4
   wide: int = 1
   anneals: int = 3
-  steps: int = 600
+  steps: int = 400
 
 
 def search(board: Board, effort: Effort, seed: int) -> list[Seating]:
