@@ -24,7 +24,7 @@ from scheduler.planners.layouts import Layout
 from scheduler.planners.protocol import Budget, Planner
 from scheduler.planners.seating import Effort, Seating
 from scheduler.planners.trials import Trials
-from scheduler.plans import Plan, TreePlan
+from scheduler.plans import FlatPlan, Plan, TreePlan
 from scheduler.prices import Prices
 from scheduler.profiles import Profile
 from scheduler.workflows import Workflow
