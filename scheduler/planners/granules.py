@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from scheduler import errors
 from scheduler.profiles import Law, ReplicaTable, Table
@@ -22,6 +23,17 @@ def of_stream(stage: Stage, stream: int) -> int:
   batch = stage.items // stage.updates
   per_update = max(1, round(stream / stage.updates))
   return _allowed(stage, math.ceil(batch / per_update))
+
+
+def distinct(
+  stages: tuple[Stage, ...], streams: Sequence[int]
+) -> tuple[int, ...]:
+  """Returns streams for which some stage has another granule, ascending."""
+  found = {
+    tuple(of_stream(stage, stream) for stage in stages): stream
+    for stream in sorted(streams, reverse=True)
+  }
+  return tuple(sorted(found.values()))
 
 
 def candidates(stage: Stage, law: Law, replicas: int) -> tuple[int, ...]:

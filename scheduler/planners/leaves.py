@@ -25,14 +25,8 @@ class Leaves:
   def __init__(self, options: Options):
     self.options = options
     self._modes = options.modes
-    cuts = {
-      tuple(
-        granules.of_stream(stage, stream)
-        for stage in options.modes.workflow.stages
-      ): stream
-      for stream in reversed(STREAMS)
-    }
-    self.streams = tuple(sorted(cuts.values()))
+    stages = options.modes.workflow.stages
+    self.streams = granules.distinct(stages, STREAMS)
     self._known: dict[tuple[str, int, int, Config, int], Option | None] = {}
 
   def of(self, unit: Unit, key: Key, stream: int) -> Iterator[Option]:

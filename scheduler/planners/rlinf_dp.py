@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from scheduler.clusters import Cluster
 from scheduler.devices import Devices
-from scheduler.planners import graphs, parts, selection, units
+from scheduler.planners import granules, graphs, parts, selection, units
 from scheduler.planners.graphs import Graph
 from scheduler.planners.modes import Emits
 from scheduler.planners.pools import Key, Pools
@@ -149,7 +149,7 @@ def _labels(options: Options, shares: Pools) -> list[Label]:
   everyone = (1 << len(options.graph.units)) - 1
   programme = _Programme(options, shares)
   found = [programme.free(everyone, shares.full)]
-  found += [programme.best(everyone, shares.full, s) for s in _STREAMS]
+  found += [programme.best(everyone, shares.full, s) for s in programme.streams]
   return sorted({id(f): f for f in found if f is not None}.values(), key=_total)
 
 
@@ -158,10 +158,15 @@ class _Programme:
 
   Inside a pipeline all stages have the same number of granules, the stream;
   what takes turns with the rest of the workflow is free to choose its own.
+
+  Attributes:
+    streams: that are tried.
   """
 
   def __init__(self, options: Options, shares: Pools):
     self._options, self._shares = options, shares
+    stages = options.modes.workflow.stages
+    self.streams = granules.distinct(stages, _STREAMS)
     self._memory = [
       options.modes.device_class(i).memory_bytes
       for i in range(len(shares.pools))
@@ -175,7 +180,7 @@ class _Programme:
     """Returns the best label with any stream."""
     known = self._known.setdefault((graph, 0), {})
     if key not in known:
-      found = [self.best(graph, key, stream) for stream in _STREAMS]
+      found = [self.best(graph, key, stream) for stream in self.streams]
       for cut in self._cuts_of(graph):
         found.append(
           self._in_turn(
