@@ -65,7 +65,8 @@ class Pool:
       found = set()
       for k in itertools.takewhile(lambda count: count < key, self.counts):
         rest = self.floor(key - k)
-        found |= {(k, rest), (rest, k)}
+        if rest:
+          found |= {(k, rest), (rest, k)}
       yield from sorted(found)
       return
     bits = [1 << i for i in range(len(self.groups)) if key >> i & 1]
@@ -89,8 +90,8 @@ class Pool:
     yield from sorted(masks, key=lambda mask: (-self.size(mask), mask))
 
   def floor(self, count: int) -> int:
-    """Returns the largest of `counts` that is not above a positive count."""
-    return next(c for c in reversed(self.counts) if c <= count)
+    """Returns the largest of `counts` that is not above a count, 0 for none."""
+    return next((c for c in reversed(self.counts) if c <= count), 0)
 
   def choose(self, key: int, within: Devices) -> Devices:
     """Returns devices for a key out of those of an enclosing key."""

@@ -106,6 +106,13 @@ def test_a_group_across_classes_is_refused():
     pools.of_cluster(cluster)
 
 
+def test_counts_that_begin_above_one_leave_no_part_empty():
+  pool = pools.Pool(name="d", devices=Devices.span(0, 8), counts=(4, 6, 8))
+  # 4 + 4 of 8; 6 leaves 2, which is none of the counts.
+  assert list(pool.splits(8)) == [(4, 4)]
+  assert list(pool.splits(6)) == []
+
+
 def test_a_division_by_weight_uses_all_devices():
   shares = pools.of_cluster(toys.cluster(10))
   # 10 devices, one for each of three parts and the other 7 as 4 : 2 : 1.
