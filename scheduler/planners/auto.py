@@ -11,6 +11,7 @@ from scheduler.clusters import Cluster
 from scheduler.planners import (
   collocated,
   disaggregated,
+  layouts,
   local_search,
   pareto_dp,
   rlinf_dp,
@@ -28,7 +29,6 @@ FAST: tuple[Planner, ...] = (
   disaggregated.disaggregated,
   rlinf_dp.rlinf_dp,
   rlinf_toolkit.rlinf_toolkit,
-  pareto_dp.pareto_dp,
 )
 _FASTEST: tuple[Planner, ...] = (collocated.collocated, pareto_dp.pareto_dp)
 # Up to so many devices, all that one device fewer allows is tried too.
@@ -46,7 +46,8 @@ def auto(
 ) -> Plan:
   """Returns the best of what `FAST` find, and of a local search from there.
 
-  It is never worse than any of them, under the one evaluator. On clusters of
+  It is never worse than any of them, under the one evaluator. Where devices are
+  not in a few groups, it begins with `pareto_dp`'s plan too. On clusters of
   one class it also plans for fewer devices: of up to 4, for every number that
   may be better, so that a device more never makes it worse; of more, for halves
   of them, by `collocated` and `pareto_dp` alone.
@@ -66,6 +67,8 @@ def auto(
   """
   trials = Trials(workflow, profile, cluster, budget.iterations)
   local_search.offer_all(trials, FAST, budget, seed)
+  if not 0 < len(cluster.groups) <= layouts.MAX_ATOMS:
+    local_search.offer_all(trials, (pareto_dp.pareto_dp,), budget, seed)
   trials.left = budget.iterations
   num_layouts = _num_layouts(workflow, budget)
   local_search.improve(

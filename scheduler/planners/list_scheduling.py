@@ -84,19 +84,21 @@ def dispatch(shop: Shop, rule: int) -> Order:
   order: list[int] = []
   active = list(range(n))
   while active:
-    best = (1 << 62, 0, 0)
+    best, best_at, best_prefer = -1, 1 << 62, 0
     for c in active:
       durations, resources, needs, family = fields[c]
-      k = len(ends[c])
-      at = ends[c][-1] if k else 0
+      end = ends[c]
+      k = len(end)
+      at = end[-1] if k else 0
       for p, i, delay in needs[k]:
-        if i >= len(ends[p]):
+        others = ends[p]
+        if i >= len(others):
           at = -1
           break
-        t = ends[p][i] + delay
+        t = others[i] + delay
         if t > at:
           at = t
-      if at < 0:
+      if at < 0 or at > best_at:
         continue
       for r in resources:
         t = free[r]
@@ -107,22 +109,24 @@ def dispatch(shop: Shop, rule: int) -> Order:
             t += swap_out[r][old]
         if t > at:
           at = t
-      if at <= best[0]:
-        if rule == 2:
-          prefer = -left[c][k] - tails[c]
-        else:
-          prefer = -c if rule else c
-        best = min(best, (at, prefer, c))
-    at, _, c = best
-    durations, resources, _, family = fields[c]
-    at += durations[len(ends[c])]
-    ends[c].append(at)
-    if len(ends[c]) == len(durations):
-      active.remove(c)
+      if at > best_at:
+        continue
+      if rule == 2:
+        prefer = -left[c][k] - tails[c]
+      else:
+        prefer = -c if rule else c
+      if at < best_at or prefer < best_prefer:
+        best, best_at, best_prefer = c, at, prefer
+    durations, resources, _, family = fields[best]
+    end = ends[best]
+    best_at += durations[len(end)]
+    end.append(best_at)
+    if len(end) == len(durations):
+      active.remove(best)
     for r in resources:
-      free[r] = at
+      free[r] = best_at
       state[r] = family
-    order.append(c)
+    order.append(best)
   return tuple(order)
 
 
