@@ -329,8 +329,9 @@ def _prepare(
   )
   prepared = _under_plan(fn, options, graph, profile, machine)
   if prepared.executor is not None:
-    # One iteration whose results nobody sees compiles everything ahead.
-    inputs = iter([jax.tree.leaves(args[1:])])
+    # Two iterations whose results nobody sees compile everything ahead: the
+    # second one's state lies where the first has left it.
+    inputs = iter([jax.tree.leaves(args[1:])] * 2)
     for _ in prepared.executor.iterate(jax.tree.leaves(args[0]), inputs):
       pass
   return prepared
