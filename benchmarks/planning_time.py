@@ -1,96 +1,103 @@
-r"""Planning time of the three-stage GRPO workflow, and how it grows.
+r"""Measures how long planners take for GRPO on clusters of growing size.
 
   python -m benchmarks.planning_time
-  python -m benchmarks.planning_time --planners=auto --sizes=1024,16384
+  python -m benchmarks.planning_time --planners=auto --sizes=1024 --rounds=5
 
-Rollout, log-probabilities and training of a 1.5B model on 8 to 16,384 H100s.
-Each planner runs in a fresh process for each size, as what one planner has
-looked up another would find. No JAX; one core.
+The workflow has three stages: rollout, log-probabilities and training of a 1.5B
+model on H100, with 64 sequences per device up to 65,536. Every plan is made in
+a process of its own, so that nothing is remembered, one after another; imports
+are not counted. Seconds are those of the process on the processor, the least of
+all rounds. What else runs on the machine does not count, but slows it down:
+compare figures of an idle machine only.
+
+The growth exponent is the slope of log seconds over log devices, from 64
+devices on. A few minutes; needs no JAX.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from absl import app, flags
 
-from scheduler import evaluation, planners, workloads
+from scheduler import evaluation, planners
+from scheduler.workloads import grpo, hardware
 
-_PLANNERS = flags.DEFINE_list(
-  "planners", ["pareto_dp", "auto", "rlinf_dp"], "Which planners."
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list(
+  "sizes",
+  ["8", "64", "256", "1024", "4096", "16384"],
+  "Numbers of devices.",
 )
-_SIZES = flags.DEFINE_list(
-  "sizes", ["8", "64", "1024", "4096", "16384"], "Numbers of devices."
+flags.DEFINE_list(
+  "planners",
+  ["collocated", "disaggregated", "rlinf_dp", "pareto_dp", "auto"],
+  "Names of planners.",
 )
-_BUDGET = flags.DEFINE_integer("budget", 32, "Plans they may evaluate.", 1)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Of each; the median counts.", 1)
+flags.DEFINE_integer("rounds", 3, "How often each plan is made.", 1)
 
-STAGES = ("rollout", "logprob", "train")
-
-
-def problem(num_devices: int) -> Any:
-  """Returns GRPO 1.5B with its three stages that run on devices."""
-  found = workloads.build("grpo_1_5b_h100", num_devices, "test")
-  flow = found.workflow
-  workflow = dataclasses.replace(
-    flow,
-    stages=tuple(s for s in flow.stages if s.name in STAGES),
-    edges=tuple(
-      e for e in flow.edges if e.source in STAGES and e.target in STAGES
-    ),
-    syncs=tuple(
-      s for s in flow.syncs if s.source in STAGES and s.target in STAGES
-    ),
-  )
-  return dataclasses.replace(found, workflow=workflow)
-
-
-def plan_once(name: str, num_devices: int, budget: int) -> tuple[float, float]:
-  """Returns seconds of planning, and the plan's period."""
-  given = problem(num_devices)
-  args = (given.workflow, given.profile, given.cluster)
-  start_s = time.perf_counter()
-  plan = planners.PLANNERS[name](*args, planners.Budget(iterations=budget), 0)
-  spent_s = time.perf_counter() - start_s
-  return spent_s, evaluation.evaluate(plan, *args).seconds
-
-
-def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-  """Returns the slope of log(seconds) over log(devices), by least squares."""
-  xs, ys = [math.log(n) for n in sizes], [math.log(t) for t in seconds]
-  x0, y0 = sum(xs) / len(xs), sum(ys) / len(ys)
-  above = sum((x - x0) * (y - y0) for x, y in zip(xs, ys))
-  return above / sum((x - x0) ** 2 for x in xs)
+_FROM = 64
 
 
 def main(argv: list[str]) -> None:
-  """Measures and prints one line for each planner and size."""
-  del argv
-  sizes = [int(size) for size in _SIZES.value]
-  context = multiprocessing.get_context("fork")
-  for name in _PLANNERS.value:
-    medians = []
-    for size in sizes:
-      with context.Pool(1, maxtasksperchild=1) as pool:
-        found = [
-          pool.apply(plan_once, (name, size, _BUDGET.value))
-          for _ in range(_REPEATS.value)
-        ]
-      times = sorted(spent_s for spent_s, _ in found)
-      medians.append(times[len(times) // 2])
-      print(
-        f"{name}, {size:,} devices: planned in {medians[-1]:.3f} s"
-        f" ({times[0]:.3f} to {times[-1]:.3f}); its plan takes"
-        f" {found[0][1]:.1f} s",
-        flush=True,
-      )
-    if len(sizes) > 1:
-      print(f"{name}: grows as devices^{exponent(sizes, medians):.2f}")
+  """Measures and prints a markdown table."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown arguments: {argv[1:]}")
+  sizes = [int(size) for size in FLAGS.sizes]
+  print(f"Load average {os.getloadavg()[0]:.2f}.\n")
+  print(f"| planner |{''.join(f' {n:,} |' for n in sizes)} exponent |")
+  print(f"| --- |{' --- |' * (len(sizes) + 1)}")
+  for name in FLAGS.planners:
+    cells, seconds = [], []
+    for num_devices in sizes:
+      found = [measured(name, num_devices) for _ in range(FLAGS.rounds)]
+      seconds.append(min(planning_s for planning_s, _ in found))
+      cells.append(f"{seconds[-1]:.2f} s ({found[0][1]:.1f} s)")
+    grows = _written(exponent(sizes, seconds))
+    print(f"| {name} | {' | '.join(cells)} | {grows} |", flush=True)
+  print("\nIn brackets the period of the plan.")
+
+
+def measured(name: str, num_devices: int) -> tuple[float, float]:
+  """Returns the seconds to make a plan, and its period."""
+  context = multiprocessing.get_context("spawn")
+  with context.Pool(1) as pool:
+    return pool.apply(_plan, (name, num_devices))
+
+
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float | None:
+  """Returns e where seconds grow as sizes to the power of e.
+
+  None: there are fewer than two sizes that are large enough.
+  """
+  points = [
+    (math.log(n), math.log(s)) for n, s in zip(sizes, seconds) if n >= _FROM
+  ]
+  if len(points) < 2:
+    return None
+  x_mean = sum(x for x, _ in points) / len(points)
+  y_mean = sum(y for _, y in points) / len(points)
+  spread = sum((x - x_mean) ** 2 for x, _ in points)
+  return sum((x - x_mean) * (y - y_mean) for x, y in points) / spread
+
+
+def _written(found: float | None) -> str:
+  return "-" if found is None else f"{found:.2f}"
+
+
+def _plan(name: str, num_devices: int) -> tuple[float, float]:
+  cluster = hardware.h100(num_devices)
+  problem = grpo.grpo_1_5b(cluster)
+  given = problem.workflow, problem.profile, cluster
+  start_s = time.process_time()
+  plan = planners.PLANNERS[name](*given, planners.Budget(), 0)
+  planning_s = time.process_time() - start_s
+  return planning_s, evaluation.evaluate(plan, *given).seconds
 
 
 if __name__ == "__main__":

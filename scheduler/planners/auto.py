@@ -68,7 +68,8 @@ def auto(
   trials = Trials(workflow, profile, cluster, budget.iterations)
   local_search.offer_all(trials, FAST, budget, seed)
   if not 0 < len(cluster.groups) <= layouts.MAX_ATOMS:
-    local_search.offer_all(trials, (pareto_dp.pareto_dp,), budget, seed)
+    small = Budget(iterations=max(1, budget.iterations // 4))
+    local_search.offer_all(trials, (pareto_dp.pareto_dp,), small, seed)
   trials.left = budget.iterations
   num_layouts = _num_layouts(workflow, budget)
   local_search.improve(

@@ -15,15 +15,24 @@ from scheduler.planners.pools import Key, Pools
 # many counts.
 _MAX_EXACT = {1: 64, 2: 64, 3: 64, 4: 40, 5: 24}
 _MAX_COUNTS = {1: 400, 2: 400, 3: 400, 4: 72, 5: 32}
-FEWEST = 16
+FEWEST, _ALL = 16, 32
 _REFINEMENTS = (16, 8, 4, 2, 1)
 
 
-def grid(cluster: Cluster, num_units: int) -> tuple[Pools, float]:
-  """Returns the devices with the counts to try, and by how much they grow."""
+def grid(
+  cluster: Cluster, num_units: int, iterations: int
+) -> tuple[Pools, float]:
+  """Returns the devices with the counts to try, and by how much they grow.
+
+  Args:
+    cluster: with the devices.
+    num_units: of the workflow: of more, fewer counts are tried.
+    iterations: of the budget, 32 for all of them.
+  """
   num_pools = len(cluster.classes)
   exact = _MAX_EXACT.get(num_units, FEWEST)
-  most = _MAX_COUNTS.get(num_units, FEWEST)
+  most = _MAX_COUNTS.get(num_units, FEWEST) * min(iterations, _ALL) // _ALL
+  most = max(FEWEST, most)
   if num_pools > 1:
     exact = most = max(4, int(most ** (1 / num_pools)))
   found = []

@@ -48,7 +48,8 @@ def pareto_dp(
     workflow: what is planned.
     profile: its durations.
     cluster: on what.
-    budget: of trees that are evaluated, a quarter of its iterations.
+    budget: of trees that are evaluated, a quarter of its iterations; of fewer
+      than 32, as many fewer counts of many devices are tried.
     seed: not used; nothing is drawn.
 
   Raises:
@@ -62,7 +63,9 @@ def pareto_dp(
   options.check()
   leaves = Leaves(options)
   found: list[Label] = []
-  shares, epsilon = counts.grid(cluster, len(options.graph.units))
+  shares, epsilon = counts.grid(
+    cluster, len(options.graph.units), budget.iterations
+  )
   for finer in (counts.thinned(shares, _COARSE), shares):
     found = _search(leaves, finer, found)
   if epsilon:

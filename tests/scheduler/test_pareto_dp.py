@@ -120,7 +120,7 @@ def test_a_front_keeps_what_may_win():
 
 
 def test_of_many_devices_counts_grow_by_what_the_label_says():
-  shares, epsilon = counts.grid(toys.cluster(1000), num_units=3)
+  shares, epsilon = counts.grid(toys.cluster(1000), 3, 32)
   (pool,) = shares.pools
   gaps = [(b - 1) / a - 1 for a, b in itertools.pairwise(pool.counts)]
   assert max(gaps) == epsilon <= 0.02
