@@ -29,12 +29,9 @@ def grid(
     num_units: of the workflow: of more, fewer counts are tried.
     iterations: of the budget, 32 for all of them.
   """
-  num_pools = len(cluster.classes)
   exact = _MAX_EXACT.get(num_units, FEWEST)
-  most = _MAX_COUNTS.get(num_units, FEWEST) * min(iterations, _ALL) // _ALL
-  most = max(FEWEST, most)
-  if num_pools > 1:
-    exact = most = max(4, int(most ** (1 / num_pools)))
+  most = _most(len(cluster.classes), num_units, iterations)
+  exact = min(exact, most) if len(cluster.classes) > 1 else exact
   found = []
   for pool in pools.of_cluster(cluster, FEWEST).pools:
     if pool.counts:
@@ -58,15 +55,18 @@ def thinned(shares: Pools, most: int) -> Pools:
   )
 
 
-def near(shares: Pools, keys: Sequence[Key], num_units: int) -> Pools:
+def near(
+  shares: Pools, keys: Sequence[Key], num_units: int, iterations: int
+) -> Pools:
   """Returns the same devices with counts between the neighbours of keys.
 
   Args:
     shares: with the counts that were tried.
     keys: of the best trees.
-    num_units: of the workflow: of more, fewer counts are tried.
+    num_units: of the workflow.
+    iterations: of the budget.
   """
-  most = _MAX_COUNTS.get(num_units, FEWEST)
+  most = _most(len(shares.pools), num_units, iterations)
   found = []
   for i, pool in enumerate(shares.pools):
     if pool.counts:
@@ -91,6 +91,12 @@ def floor(counts: Sequence[int], count: int) -> int:
   """Returns the largest of `counts` that is not above `count`, or 0."""
   at = bisect.bisect_right(counts, count)
   return counts[at - 1] if at else 0
+
+
+def _most(num_pools: int, num_units: int, iterations: int) -> int:
+  """Returns how many counts of each class to try."""
+  most = _MAX_COUNTS.get(num_units, FEWEST) * min(iterations, _ALL) // _ALL
+  return max(4, int(max(FEWEST, most) ** (1 / num_pools)))
 
 
 def _series(full: int, most: int) -> tuple[int, ...]:

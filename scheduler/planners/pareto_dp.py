@@ -71,7 +71,9 @@ def pareto_dp(
   if epsilon:
     keys = [k for label in found[:_REFINED] for k in _keys(label, shares.full)]
     found = _search(
-      leaves, counts.near(shares, keys, len(options.graph.units)), found
+      leaves,
+      counts.near(shares, keys, len(options.graph.units), budget.iterations),
+      found,
     )
   name = f"pareto_dp (epsilon {epsilon:.2g})"
   return selection.best(
