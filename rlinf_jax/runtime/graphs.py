@@ -12,9 +12,6 @@ import numpy as np
 from rlinf_jax.runtime import lanes, tracing
 from scheduler import workflows
 
-HOST = "host"
-PROCESS = "process"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Graph:
