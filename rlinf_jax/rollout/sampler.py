@@ -103,6 +103,9 @@ class Completions:
   log_prob: jax.Array  # [B, n, N] float32, nats, as sampled; 0 beyond
   length: jax.Array  # [B, n] int32, a stop token included
   is_stopped: jax.Array  # [B, n] bool; False where it ended for its length
+  # [B, n, N] int32: how many updates made the weights of each token; () where
+  # whoever sampled was not told.
+  version: Any = ()
 
 
 class Sampler(NamedTuple):
@@ -117,6 +120,7 @@ class Sampler(NamedTuple):
       were. The state is donated.
     is_done: state -> bool [], whether every sample has ended.
     finish: (state, num_prompts) -> completions so far.
+    begin: as `start`, without its checks: it can be traced.
     sample: (params, prompt_bt, length_b, key_bn) -> completions, at their end.
   """
 
@@ -124,6 +128,7 @@ class Sampler(NamedTuple):
   advance: Callable[[Params, State, int], State]
   is_done: Callable[[State], jax.Array]
   finish: Callable[[State, int], Completions]
+  begin: Callable[[Params, Any, Any, chex.PRNGKey], State]
   sample: Callable[[Params, Any, Any, chex.PRNGKey], Completions]
 
 
@@ -227,6 +232,7 @@ def sampler(model: Decoder, sampling: Sampling) -> Sampler:
     advance=advance,
     is_done=lambda state: jnp.all(has_ended(state)),
     finish=finish,
+    begin=begin,
     sample=sample,
   )
 

@@ -1,0 +1,108 @@
+"""What generates: one interface, whatever is behind it.
+
+An engine continues prompts as a pure function of weights and requests: each
+sample has a seed of its own, so that it does not depend on what else is
+generated beside it, by whom, or in how many calls.
+
+Letters: B prompts, T tokens of a padded prompt, n samples of each, N new tokens
+at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rlinf_jax.rollout import sampler as sampler_lib
+from rlinf_jax.types import Params
+
+
+@struct.dataclass
+class Weights:
+  """Parameters to generate with, and how many updates made them."""
+
+  params: Params
+  version: jax.Array  # [] int32
+
+
+@struct.dataclass
+class Request:
+  """What to continue. What is beyond a prompt's length means nothing."""
+
+  prompt: jax.Array  # [B, T] int32, padded on the right
+  length: jax.Array  # [B] int32
+  seed: jax.Array  # [B, n] uint32, one of each sample
+  is_asked: jax.Array  # [B] bool; where False nothing is generated
+
+
+class Engine(Protocol):
+  """Continues prompts."""
+
+  @property
+  def place(self) -> str:
+    """Where it runs, as `flow.stage` knows places."""
+
+  def generate(
+    self,
+    weights: Weights,
+    request: Request,
+    *,
+    sampling: sampler_lib.Sampling | None = None,
+  ) -> sampler_lib.Completions:
+    """Returns completions of every prompt.
+
+    Args:
+      weights: those of a known version may come without arrays that are used.
+      request: arrays of JAX where `place` is "mesh", of NumPy elsewhere.
+      sampling: how, where not as the engine was made for.
+    """
+
+
+class JaxEngine:
+  """Generates in JAX, on the devices of whoever calls it.
+
+  It is the reference for log-probabilities, and what generates where vLLM
+  cannot be installed.
+
+  Args:
+    model: a language model's functions.
+    sampling: how prompts are continued.
+  """
+
+  place = "mesh"
+
+  def __init__(
+    self, model: sampler_lib.Decoder, sampling: sampler_lib.Sampling
+  ) -> None:
+    self._model = model
+    self._sampling = sampling
+    self._samplers: dict[sampler_lib.Sampling, sampler_lib.Sampler] = {}
+
+  def generate(
+    self,
+    weights: Weights,
+    request: Request,
+    *,
+    sampling: sampler_lib.Sampling | None = None,
+  ) -> sampler_lib.Completions:
+    """See `Engine.generate`; traceable."""
+    sampling = sampling or self._sampling
+    if sampling not in self._samplers:
+      self._samplers[sampling] = sampler_lib.sampler(self._model, sampling)
+    sampler = self._samplers[sampling]
+    key_bn = jax.vmap(jax.vmap(jax.random.key))(request.seed)
+    state = sampler.begin(
+      weights.params, request.prompt, request.length, key_bn
+    )
+    is_idle_r = jnp.repeat(~request.is_asked, request.seed.shape[1])
+    state = state.replace(is_stopped=state.is_stopped | is_idle_r)
+    state = sampler.advance(weights.params, state, sampling.max_new_tokens)
+    completions = sampler.finish(state, request.prompt.shape[0])
+    version_bnt = jnp.broadcast_to(weights.version, completions.token.shape)
+    return completions.replace(
+      is_stopped=completions.is_stopped & request.is_asked[:, None],
+      version=version_bnt,
+    )
