@@ -88,6 +88,41 @@ class Completion:
 RewardFn = Callable[[Completion], float]
 
 
+@struct.dataclass
+class Weights:
+  """Parameters to generate with, and how many updates made them."""
+
+  params: Params
+  version: jax.Array  # [] int32
+
+
+@struct.dataclass
+class Request:
+  """What to continue. What is beyond a prompt's length means nothing.
+
+  Letters: B prompts, T tokens of a padded prompt, n samples of each, N new
+  tokens at most.
+  """
+
+  prompt: jax.Array  # [B, T] int32, padded on the right
+  length: jax.Array  # [B] int32
+  seed: jax.Array  # [B, n] uint32, one of each sample
+  is_asked: jax.Array  # [B] bool; where False nothing is generated
+
+
+@struct.dataclass
+class Completions:
+  """What was sampled. A mask follows from lengths, never from token values."""
+
+  token: jax.Array  # [B, n, N] int32; 0 beyond the length
+  log_prob: jax.Array  # [B, n, N] float32, nats, as sampled; 0 beyond
+  length: jax.Array  # [B, n] int32, a stop token included
+  is_stopped: jax.Array  # [B, n] bool; False where it ended for its length
+  # [B, n, N] int32: how many updates made the weights of each token; () where
+  # whoever sampled was not told.
+  version: Any = ()
+
+
 class Environment(Protocol):
   """The part of an env that algorithms look at."""
 

@@ -1,9 +1,8 @@
 """Generation: what continues prompts, and with which probabilities."""
 
 from rlinf_jax.rollout.distributions import log_distribution
-from rlinf_jax.rollout.engines import Engine, JaxEngine, Request, Weights
+from rlinf_jax.rollout.engines import Engine, JaxEngine
 from rlinf_jax.rollout.sampler import (
-  Completions,
   Decoder,
   Sampler,
   Sampling,
@@ -11,6 +10,7 @@ from rlinf_jax.rollout.sampler import (
   from_left_padded,
   sampler,
 )
+from rlinf_jax.types import Completions, Request, Weights
 
 __all__ = [
   "Completions",

@@ -4,8 +4,7 @@ An engine continues prompts as a pure function of weights and requests: each
 sample has a seed of its own, so that it does not depend on what else is
 generated beside it, by whom, or in how many calls.
 
-Letters: B prompts, T tokens of a padded prompt, n samples of each, N new tokens
-at most.
+Letters as in `types.Request`.
 """
 
 from __future__ import annotations
@@ -14,28 +13,9 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rlinf_jax.rollout import sampler as sampler_lib
-from rlinf_jax.types import Params
-
-
-@struct.dataclass
-class Weights:
-  """Parameters to generate with, and how many updates made them."""
-
-  params: Params
-  version: jax.Array  # [] int32
-
-
-@struct.dataclass
-class Request:
-  """What to continue. What is beyond a prompt's length means nothing."""
-
-  prompt: jax.Array  # [B, T] int32, padded on the right
-  length: jax.Array  # [B] int32
-  seed: jax.Array  # [B, n] uint32, one of each sample
-  is_asked: jax.Array  # [B] bool; where False nothing is generated
+from rlinf_jax.types import Completions, Request, Weights
 
 
 class Engine(Protocol):
@@ -51,7 +31,7 @@ class Engine(Protocol):
     request: Request,
     *,
     sampling: sampler_lib.Sampling | None = None,
-  ) -> sampler_lib.Completions:
+  ) -> Completions:
     """Returns completions of every prompt.
 
     Args:
@@ -87,7 +67,7 @@ class JaxEngine:
     request: Request,
     *,
     sampling: sampler_lib.Sampling | None = None,
-  ) -> sampler_lib.Completions:
+  ) -> Completions:
     """See `Engine.generate`; traceable."""
     sampling = sampling or self._sampling
     if sampling not in self._samplers:

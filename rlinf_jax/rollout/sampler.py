@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 
 from rlinf_jax.rollout import distributions
-from rlinf_jax.types import Params
+from rlinf_jax.types import Completions, Params
 
 
 class Decoder(Protocol):
@@ -93,19 +93,6 @@ class State:
   log_prob: jax.Array  # [R, N] float32, nats
   length: jax.Array  # [R] int32, how many were sampled
   is_stopped: jax.Array  # [R] bool, at a stop token
-
-
-@struct.dataclass
-class Completions:
-  """What was sampled. A mask follows from lengths, never from token values."""
-
-  token: jax.Array  # [B, n, N] int32; 0 beyond the length
-  log_prob: jax.Array  # [B, n, N] float32, nats, as sampled; 0 beyond
-  length: jax.Array  # [B, n] int32, a stop token included
-  is_stopped: jax.Array  # [B, n] bool; False where it ended for its length
-  # [B, n, N] int32: how many updates made the weights of each token; () where
-  # whoever sampled was not told.
-  version: Any = ()
 
 
 class Sampler(NamedTuple):
