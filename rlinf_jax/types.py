@@ -88,6 +88,37 @@ class Completion:
 RewardFn = Callable[[Completion], float]
 
 
+class Tokenizer(Protocol):
+  """Text as token ids, and back."""
+
+  @property
+  def vocab_size(self) -> int:
+    """More than any id that it gives."""
+
+  @property
+  def pad_id(self) -> int: ...
+
+  @property
+  def eos_id(self) -> int:
+    """What ends an answer that is learnt from."""
+
+  @property
+  def stop_ids(self) -> tuple[int, ...]:
+    """What ends an answer that is generated."""
+
+  @property
+  def template_fn(self) -> Callable[..., str] | None:
+    """A chat's messages -> text; None where there is no chat template."""
+
+  def encode(self, text: str) -> list[int]: ...
+
+  def decode(self, ids: Any) -> str:
+    """Returns text without special tokens."""
+
+  def write(self, folder: Any) -> None:
+    """Writes into a checkpoint's folder what loads the same tokenizer."""
+
+
 @struct.dataclass
 class Weights:
   """Parameters to generate with, and how many updates made them."""

@@ -1,9 +1,9 @@
-"""An update: a loss of one sequence and an optax optimizer, as two stages."""
+"""An update: a loss and an optax optimizer, as two stages."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import chex
@@ -23,13 +23,19 @@ class Learner:
   opt_state: Any
 
 
+Total = tuple[jax.Array, jax.Array]
+TotalFn = Callable[
+  [types.Params, Any, jax.Array], tuple[Total, dict[str, Total]]
+]
+
+
 class Update(NamedTuple):
   """The stages of an update.
 
   Attributes:
     init: params -> Learner.
-    grad: stage (params, batch_b, key_b) -> (sum of gradients, sums of metrics
-      and loss, number of valid steps), summed over the B sequences.
+    grad: stage (params, batch_b, key_b) -> (sum of gradients, totals of metrics
+      and loss, weight of the loss), summed over the B items.
     apply_update: stage (Learner, *sums) -> (Learner, metrics).
     step: (Learner, batch_b, key) -> (Learner, metrics): the two in turn.
   """
@@ -55,24 +61,54 @@ def make(
     quantum: sequences whose gradients are summed at once, see `flow.Spec`.
   """
 
-  @flow.stage(items={1: 0, 2: 0}, reduces="sum", quantum=quantum)
-  def grad(params: types.Params, batch_b: types.Sequence, key_b: Any) -> Any:
-    def total(params: types.Params) -> Any:
-      loss_b, metrics_b = jax.vmap(loss_fn, in_axes=(None, 0, 0))(
-        params, batch_b, key_b
-      )
-      sums = {k: _sum_valid(v, batch_b.mask) for k, v in metrics_b.items()}
-      return _sum_valid(loss_b, batch_b.mask), sums
-
-    (loss, sums), grads = jax.value_and_grad(total, has_aux=True)(params)
+  def total_fn(
+    params: types.Params, batch_b: types.Sequence, key_b: Any
+  ) -> Any:
+    loss_b, metrics_b = jax.vmap(loss_fn, in_axes=(None, 0, 0))(
+      params, batch_b, key_b
+    )
     num_valid = jnp.sum(batch_b.mask, dtype=jnp.float32)
-    return grads, {**sums, "loss": loss}, num_valid
+    sums = {k: _sum_valid(v, batch_b.mask) for k, v in metrics_b.items()}
+    return (_sum_valid(loss_b, batch_b.mask), num_valid), {
+      k: (v, num_valid) for k, v in sums.items()
+    }
+
+  return from_totals(total_fn, optimizer, quantum=quantum)
+
+
+def from_totals(
+  total_fn: TotalFn,
+  optimizer: optax.GradientTransformation,
+  *,
+  quantum: int | None = None,
+) -> Update:
+  """Returns the update of a loss that says itself what it is to be divided by.
+
+  Args:
+    total_fn: (params, batch_b, key_b) -> (total, totals of metrics by name); a
+      total is a pair ([] sum, [] weight), over some items of a batch. Sums and
+      weights add up over the others, and are divided in the end.
+    optimizer: any optax transformation; it sees the gradient of the sum of the
+      losses over the sum of their weights (or over 1, where that is less).
+    quantum: items whose gradients are summed at once, see `flow.Spec`.
+  """
+
+  @flow.stage(items={1: 0, 2: 0}, reduces="sum", quantum=quantum)
+  def grad(params: types.Params, batch_b: Any, key_b: Any) -> Any:
+    def total(params: types.Params) -> Any:
+      (loss, weight), metrics = total_fn(params, batch_b, key_b)
+      return loss, (weight, metrics)
+
+    (loss, (weight, metrics)), grads = jax.value_and_grad(total, has_aux=True)(
+      params
+    )
+    return grads, {**metrics, "loss": (loss, weight)}, weight
 
   @flow.stage
   def apply_update(
-    learner: Learner, grad_sum: Any, metric_sum: Any, num_valid: jax.Array
+    learner: Learner, grad_sum: Any, totals: Any, weight: jax.Array
   ) -> tuple[Learner, types.Metrics]:
-    scale = 1.0 / jnp.maximum(num_valid, 1.0)
+    scale = 1.0 / jnp.maximum(weight, 1.0)
     grads = jax.tree.map(lambda g: g * scale, grad_sum)
     with _as_optax_promotes():
       updates, opt_state = optimizer.update(
@@ -80,7 +116,7 @@ def make(
       )
       params = optax.apply_updates(learner.params, updates)
       grad_norm = optax.global_norm(grads)
-    metrics = {k: v * scale for k, v in metric_sum.items()}
+    metrics = {k: x / jnp.maximum(w, 1.0) for k, (x, w) in totals.items()}
     return Learner(params, opt_state), {**metrics, "grad_norm": grad_norm}
 
   def init(params: types.Params) -> Learner:
@@ -88,9 +124,10 @@ def make(
       return Learner(params, optimizer.init(params))
 
   def step(
-    learner: Learner, batch_b: types.Sequence, key: chex.PRNGKey
+    learner: Learner, batch_b: Any, key: chex.PRNGKey
   ) -> tuple[Learner, types.Metrics]:
-    key_b = jax.random.split(key, batch_b.mask.shape[0])
+    num_items = jax.tree.leaves(batch_b)[0].shape[0]
+    key_b = jax.random.split(key, num_items)
     return apply_update(learner, *grad(learner.params, batch_b, key_b))
 
   return Update(init, grad, apply_update, step)

@@ -19,11 +19,12 @@ from rlinf_jax.data.order import (
 )
 from rlinf_jax.data.procedural import Procedural
 from rlinf_jax.data.sorting import sorting
-from rlinf_jax.data.tokenizers import CharTokenizer
+from rlinf_jax.data.tokenizers import CharTokenizer, HuggingFaceTokenizer
 
 __all__ = [
   "CharTokenizer",
   "Cursor",
+  "HuggingFaceTokenizer",
   "Procedural",
   "arithmetic",
   "countdown",

@@ -51,11 +51,14 @@ class Objective(NamedTuple):
       [T], the mask bool; old_log_prob_t are of the policy that acted, or in
       asynchronous training of the policy before the update.
     aggregation_fn: (loss_t, mask_t) -> (sum [], weight []), see `aggregations`.
+    is_groupwise: whether advantage_fn judges each group by itself, so that a
+      group can be learnt from before the others are there.
   """
 
   advantage_fn: Callable[[jax.Array], jax.Array]
   loss_fn: TokenLossFn
   aggregation_fn: AggregationFn
+  is_groupwise: bool = False
 
 
 def grpo(
@@ -66,6 +69,7 @@ def grpo(
     advantage_fn=jax.vmap(groups.group_standardised),
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=aggregations.sequence_mean,
+    is_groupwise=True,
   )
 
 
@@ -88,6 +92,7 @@ def dr_grpo(
     aggregation_fn=functools.partial(
       aggregations.sequence_sum, divisor=float(max_tokens)
     ),
+    is_groupwise=True,
   )
 
 
@@ -99,6 +104,7 @@ def dapo(
     advantage_fn=jax.vmap(groups.group_standardised),
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=aggregations.masked_sum,
+    is_groupwise=True,
   )
 
 
@@ -112,6 +118,7 @@ def gspo(
       surrogates.sequence_surrogate, clip_low=clip_low, clip_high=clip_high
     ),
     aggregation_fn=aggregations.sequence_mean,
+    is_groupwise=True,
   )
 
 
@@ -134,6 +141,7 @@ def cispo(
     advantage_fn=jax.vmap(groups.group_standardised),
     loss_fn=loss_fn,
     aggregation_fn=aggregations.masked_sum,
+    is_groupwise=True,
   )
 
 
@@ -148,6 +156,7 @@ def rloo() -> Objective:
     advantage_fn=jax.vmap(groups.group_leave_one_out),
     loss_fn=loss_fn,
     aggregation_fn=aggregations.sequence_sum,
+    is_groupwise=True,
   )
 
 

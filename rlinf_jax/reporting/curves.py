@@ -30,7 +30,8 @@ def plot_learning_curve(
   return_name: str = "return",
   success_name: str | None = "success",
   speed_name: str = "steps_per_s",
-  evaluation_prefix: str = "eval/",
+  evaluation_prefix: str = "evaluation/",
+  step_name: str = "environment steps",
 ) -> pathlib.Path:
   """Draws return, success and steps/s against steps; returns the PNG's path.
 
@@ -47,6 +48,7 @@ def plot_learning_curve(
       task knows no success.
     speed_name: of the steps per second, in the panel below.
     evaluation_prefix: before the names of the same metrics in evaluations.
+    step_name: of what is counted, below.
 
   Raises:
     ValueError: no row has a finite return.
@@ -79,16 +81,14 @@ def plot_learning_curve(
   if returns is not None:
     _draw(top, returns, _RETURN_COLOR)
   _draw_evaluations(top, evaluations, _RETURN_COLOR)
-  _dress(top, "return", _RETURN_COLOR)
-  if success_name and success:
+  _dress(top, return_name, _RETURN_COLOR)
+  judged = success_name and _read_series(rows, evaluation_prefix + success_name)
+  if success_name and (success or judged):
     right = top.twinx()
-    _draw(right, success, _SUCCESS_COLOR)
-    _draw_evaluations(
-      right,
-      _read_series(rows, evaluation_prefix + success_name),
-      _SUCCESS_COLOR,
-    )
-    _dress(right, "success", _SUCCESS_COLOR)
+    if success:
+      _draw(right, success, _SUCCESS_COLOR)
+    _draw_evaluations(right, judged or None, _SUCCESS_COLOR)
+    _dress(right, success_name, _SUCCESS_COLOR)
     right.set_ylim(-0.02, 1.02)
     right.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
     right.grid(visible=False)
@@ -98,12 +98,12 @@ def plot_learning_curve(
   if returns is not None and returns[1].shape[1] > 1:
     num_seeds = returns[1].shape[1]
     notes.append(f"mean and standard deviation of {num_seeds} seeds")
-  if evaluations is not None:
+  if evaluations is not None or judged:
     notes.append("circles: evaluation")
   top.set_title(
     ";  ".join(notes), loc="right", color=_SPEED_COLOR, fontsize="small"
   )
-  bottom.set_xlabel("environment steps", color=_TEXT_COLOR)
+  bottom.set_xlabel(step_name, color=_TEXT_COLOR)
   bottom.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=" "))
   png_path = pathlib.Path(png_path)
   png_path.parent.mkdir(parents=True, exist_ok=True)

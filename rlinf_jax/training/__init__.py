@@ -1,5 +1,10 @@
-"""Training runs: programs compiled ahead, and the loop that runs them."""
+"""Training runs: programs compiled ahead, and the loops that run them.
 
+`train` is the loop of robot policies; `post_training` is that of language
+models, and `tasks` what they are asked.
+"""
+
+from rlinf_jax.training import post_training, tasks
 from rlinf_jax.training.programs import (
   Evaluation,
   Programs,
@@ -22,6 +27,8 @@ __all__ = [
   "Result",
   "compile_programs",
   "make_evaluation",
+  "post_training",
+  "tasks",
   "train",
   "write_result",
 ]

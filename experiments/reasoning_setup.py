@@ -1,0 +1,327 @@
+"""What a run of `reasoning` is made of, by the names that its flags take."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from envs import user_file
+from rlinf_jax import data, losses, rewards, rollout, types
+from rlinf_jax.algorithms import grpo
+from rlinf_jax.models import huggingface, transformer
+from rlinf_jax.training import tasks
+
+TINY = "tiny"
+ENGINES = ("vllm", "jax")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+  """Settings that suit a task, for the tiny model where there are any.
+
+  Attributes:
+    reward: a key of `REWARDS`.
+    max_prompt_tokens: of the task's longest prompt.
+    max_new_tokens: of its longest answer, with its end.
+    task_args: of the task's function.
+  """
+
+  reward: str
+  max_prompt_tokens: int
+  max_new_tokens: int
+  task_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+PROCEDURAL: dict[str, Callable[..., types.Prompt]] = {
+  "arithmetic": data.arithmetic,
+  "sorting": data.sorting,
+  "countdown": data.countdown,
+}
+RECIPES = {
+  "arithmetic": Recipe(reward="exact", max_prompt_tokens=6, max_new_tokens=4),
+  "sorting": Recipe(reward="exact", max_prompt_tokens=24, max_new_tokens=20),
+  "countdown": Recipe(
+    reward="countdown", max_prompt_tokens=28, max_new_tokens=24
+  ),
+}
+# Of checkpoints with a chat template, whose answers are long.
+OTHER = Recipe(reward="math", max_prompt_tokens=512, max_new_tokens=1024)
+
+REWARDS: dict[str, Callable[[], types.RewardFn] | str] = {
+  "exact": lambda: rewards.exact_match(),
+  "last_number": lambda: rewards.exact_match(rewards.last_number),
+  "boxed": lambda: rewards.exact_match(rewards.boxed),
+  "tagged": lambda: rewards.exact_match(rewards.tagged),
+  "countdown": lambda: rewards.countdown(),
+  "tagged_countdown": lambda: rewards.countdown(rewards.tagged),
+  "math": rewards.MATH,
+  "gym": rewards.GYM,
+}
+PPO = "ppo"
+OBJECTIVES: dict[str, Callable[..., losses.Objective]] = {
+  "grpo": losses.objectives.grpo,
+  "dr_grpo": losses.objectives.dr_grpo,
+  "dapo": losses.objectives.dapo,
+  "gspo": losses.objectives.gspo,
+  "cispo": losses.objectives.cispo,
+  "rloo": losses.objectives.rloo,
+  "reinforce_plus_plus": losses.objectives.reinforce_plus_plus,
+  "reinforce_plus_plus_baseline": (
+    losses.objectives.reinforce_plus_plus_baseline
+  ),
+  # Its advantages are the critic's; the rest is REINFORCE++'s.
+  PPO: losses.objectives.reinforce_plus_plus,
+}
+KLS = {"k1": losses.kl_k1, "k2": losses.kl_k2, "k3": losses.kl_k3}
+CORRECTIONS: dict[str, grpo.CorrectionFn | None] = {
+  "none": None,
+  "token_truncated": losses.corrections.token_truncated,
+  "token_masked": losses.corrections.token_masked,
+  "sequence_truncated": losses.corrections.sequence_truncated,
+  "sequence_masked": losses.corrections.sequence_masked,
+  "decoupled": functools.partial(
+    losses.corrections.token_truncated, max_weight=float("inf")
+  ),
+}
+DTYPES = {"float32": jax.numpy.float32, "bfloat16": jax.numpy.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+  """A language model to begin with.
+
+  Attributes:
+    config: its sizes.
+    params: float32; drawn anew for the tiny one.
+    tokenizer: its own.
+    source: the folder that it came from; None for the tiny one.
+  """
+
+  config: transformer.Config
+  params: types.Params
+  tokenizer: types.Tokenizer
+  source: pathlib.Path | None
+
+
+def load_model(name: str, *, seed: int) -> Model:
+  """Returns the tiny model, or the one of a Hugging Face folder.
+
+  Raises:
+    ValueError: there is no such folder, it lacks something, or it holds another
+      kind of network than those that are supported.
+    ImportError: its tokenizer needs what is not installed.
+  """
+  if name == TINY:
+    tokenizer = data.CharTokenizer()
+    config = tiny_config(tokenizer.vocab_size)
+    model = transformer.language_model(config)
+    params = jax.jit(model.init)(jax.random.key(seed))
+    return Model(config=config, params=params, tokenizer=tokenizer, source=None)
+  folder = pathlib.Path(name)
+  if not folder.is_dir():
+    raise ValueError(
+      f"--model={name} is no folder; give a Hugging Face checkpoint's folder"
+      f" (config.json, safetensors, tokenizer), or {TINY!r}"
+    )
+  # First what is quickly read: an unknown architecture, a missing tokenizer.
+  huggingface.read_config(folder)
+  hf_tokenizer = data.HuggingFaceTokenizer(folder)
+  checkpoint = huggingface.load(folder)
+  return Model(
+    config=checkpoint.config,
+    params=jax.tree.map(jax.numpy.asarray, checkpoint.params),
+    tokenizer=hf_tokenizer,
+    source=folder,
+  )
+
+
+def tiny_config(vocab_size: int) -> transformer.Config:
+  """Returns a Qwen2 of about 0.3M parameters: seconds of training on a CPU."""
+  return transformer.Config(
+    vocabulary_size=vocab_size,
+    width=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_size=32,
+    mlp_size=256,
+    context_size=128,
+    rope=transformer.rope.Rope(base=10_000.0),
+    norm_epsilon=1e-6,
+    has_bias=True,
+    is_tied=True,
+  )
+
+
+def save_model(
+  folder: pathlib.Path, model: Model, params: types.Params
+) -> pathlib.Path:
+  """Writes a folder that `transformers` and vLLM load; returns it."""
+  tokenizer = model.tokenizer
+  huggingface.save(
+    folder,
+    model.config,
+    jax.device_get(params),
+    source=model.source,
+    extra={"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    if model.source is None
+    else None,
+  )
+  if model.source is None:
+    tokenizer.write(folder)
+  return folder
+
+
+def recipe(task: str) -> Recipe:
+  """Returns the settings that suit a task."""
+  return RECIPES.get(task, OTHER)
+
+
+def read_args(given: Sequence[str]) -> dict[str, Any]:
+  """Returns {"name": value} of "name=value", values as Python writes them.
+
+  Raises:
+    ValueError: one is not of that form.
+  """
+  found = {}
+  for text in given:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+      raise ValueError(f"--task_arg={text} is not of the form name=value")
+    try:
+      found[name] = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      found[name] = value
+  return found
+
+
+def prompts(
+  task: str, task_args: Mapping[str, Any], *, size: int, seed: int
+) -> Sequence[types.Prompt]:
+  """Returns a data set by its name.
+
+  Args:
+    task: a key of `PROCEDURAL`, gym:NAME of reasoning-gym, or a file.
+    task_args: of the task's function.
+    size: of a data set that is computed.
+    seed: likewise.
+
+  Raises:
+    ValueError: there is no such task or file, or it takes no such argument.
+    ImportError: what it needs is not installed.
+  """
+  if task in PROCEDURAL:
+    task_fn = functools.partial(PROCEDURAL[task], **task_args)
+    try:
+      task_fn(0, seed)
+    except TypeError as error:
+      raise ValueError(f"--task_arg of {task}: {error}") from error
+    return data.Procedural(task_fn, size=size, seed=seed)
+  if task.startswith("gym:"):
+    return data.reasoning_gym(
+      task.removeprefix("gym:"), size=size, seed=seed, config=task_args
+    )
+  if pathlib.Path(task).suffix in (".jsonl", ".parquet"):
+    return data.read(task, **task_args)
+  raise ValueError(
+    f"--task={task} is not known; give one of {', '.join(PROCEDURAL)},"
+    " gym:NAME of reasoning-gym, or the path of a .jsonl or .parquet file"
+  )
+
+
+@contextlib.contextmanager
+def scorer(
+  reward: str, *, num_processes: int, deadline_s: float
+) -> Iterator[Callable[[Sequence[types.Completion]], rewards.Scores]]:
+  """Yields what computes rewards, by name or "path/to/file.py:NAME".
+
+  Raises:
+    ValueError: there is no such reward.
+    ImportError: what it needs is not installed.
+  """
+  source = REWARDS.get(reward, reward)
+  if not isinstance(source, str):
+    yield functools.partial(rewards.score, source())
+    return
+  if ":" not in source:
+    raise ValueError(
+      f"--reward={reward} is not known; give one of {', '.join(REWARDS)}, or"
+      " path/to/file.py:NAME"
+    )
+  with rewards.Scorers(
+    source, num_processes=num_processes, deadline_s=deadline_s
+  ) as scorers:
+    yield scorers.score
+
+
+def objective(
+  name: str, *, max_new_tokens: int, clips: Mapping[str, float]
+) -> losses.Objective:
+  """Returns an algorithm by name, or a user's, "path/to/file.py:NAME".
+
+  Args:
+    name: a key of `OBJECTIVES`; of a file, an `Objective` or a function that
+      returns one.
+    max_new_tokens: by which Dr. GRPO divides.
+    clips: clip_low, clip_high, where they were given.
+
+  Raises:
+    ValueError: there is no such objective, or it takes no such clips.
+  """
+  if name in OBJECTIVES:
+    more = {"max_tokens": max_new_tokens} if name == "dr_grpo" else {}
+    try:
+      return OBJECTIVES[name](**more, **clips)
+    except TypeError as error:
+      raise ValueError(
+        f"--objective={name} does not clip: leave out --clip_low, --clip_high"
+      ) from error
+  if ":" not in name:
+    raise ValueError(
+      f"--objective={name} is not known; give one of {', '.join(OBJECTIVES)},"
+      " or path/to/file.py:NAME"
+    )
+  made = user_file.load(name)
+  made = made() if not isinstance(made, losses.Objective) else made
+  if not isinstance(made, losses.Objective):
+    raise ValueError(
+      f"--objective={name} gave {type(made).__name__}, expected a"
+      " losses.Objective, or a function that returns one"
+    )
+  return made
+
+
+def judge_fn(
+  task: tasks.Task,
+  engine: rollout.Engine,
+  *,
+  num_prompts: int,
+  batch_size: int,
+  max_new_tokens: int,
+) -> Callable[[types.Weights], tasks.Judgement]:
+  """Returns what judges a model's greedy answers to an evaluation task."""
+  greedy = rollout.Sampling(
+    max_new_tokens=max_new_tokens,
+    temperature=0.0,
+    stop_tokens=task.tokenizer.stop_ids,
+  )
+
+  def judge(weights: types.Weights) -> tasks.Judgement:
+    given = weights
+    if engine.place != "mesh":
+      given = jax.device_get(weights)
+    return tasks.judge(
+      task,
+      lambda request: engine.generate(given, request, sampling=greedy),
+      num_prompts=num_prompts,
+      batch_size=min(batch_size, num_prompts),
+    )
+
+  return judge

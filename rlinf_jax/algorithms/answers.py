@@ -1,0 +1,175 @@
+"""Answers to prompts, as a language model reads and a loss sees them.
+
+Letters: G answers to a prompt, T tokens of a padded prompt, N tokens of a
+padded answer, R rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rlinf_jax import losses, types
+from rlinf_jax.models import transformer
+
+
+@struct.dataclass
+class Answers:
+  """G answers to one prompt; batches have a leading axis of prompts.
+
+  What is beyond a length means nothing. Masks follow from lengths, never from
+  the values of tokens.
+  """
+
+  prompt: jax.Array  # [T] int32
+  prompt_length: jax.Array  # [] int32
+  token: jax.Array  # [G, N] int32
+  length: jax.Array  # [G] int32
+  is_stopped: jax.Array  # [G] bool: the model ended it, not the limit
+  log_prob: jax.Array  # [G, N] float32, nats, as the engine sampled
+  version: jax.Array  # [G, N] int32: how many updates made the weights
+  is_used: jax.Array  # [] bool: False where there is nothing to learn from
+
+
+@struct.dataclass
+class Judged:
+  """G answers with all that a loss asks of them."""
+
+  answers: Answers
+  old_log_prob: jax.Array  # [G, N] float32, of the policy before the update
+  reference_log_prob: Any  # [G, N] float32; () without a reference
+  advantage: jax.Array  # [G, N] float32
+  old_value: Any  # [G, N] float32; () without a critic
+  target: Any  # [G, N] float32: what the critic should say; () without
+
+
+class Statistics(NamedTuple):
+  """What networks say of each token of answers."""
+
+  log_prob: jax.Array  # [R, N] float32, nats
+  entropy: jax.Array  # [R, N] float32, nats
+  value: Any  # [R, N] float32: before the token; () without a critic
+
+
+def mask(answers: Answers) -> jax.Array:
+  """Returns which tokens are there to be learnt from, bool [..., G, N]."""
+  place_n = jnp.arange(answers.token.shape[-1])
+  is_there = place_n < answers.length[..., None]
+  return is_there & answers.is_used[..., None, None]
+
+
+def join(
+  prompt_t: jax.Array,
+  prompt_length: jax.Array,
+  token_n: jax.Array,
+  length: jax.Array,
+) -> jax.Array:
+  """Returns a text: a prompt's tokens, an answer's, and zeros; int32 [T + N].
+
+  Args:
+    prompt_t: int32 [T].
+    prompt_length: int32 [], at most T.
+    token_n: int32 [N].
+    length: int32 [], of the answer, at most N.
+  """
+  chex.assert_rank([prompt_t, prompt_length, token_n, length], [1, 0, 1, 0])
+  place = jnp.arange(prompt_t.shape[0] + token_n.shape[0])
+  of_answer = place - prompt_length
+  padded = jnp.pad(prompt_t, (0, token_n.shape[0]))
+  take = jnp.clip(of_answer, 0, token_n.shape[0] - 1)
+  text = jnp.where(of_answer < 0, padded, token_n[take])
+  return jnp.where(of_answer < length, text, 0)
+
+
+def statistics(
+  model: transformer.Transformer,
+  params: types.Params,
+  answers: Answers,
+  *,
+  critic: transformer.Transformer | None = None,
+  critic_params: types.Params = None,
+  temperature: float = 1.0,
+) -> Statistics:
+  """Returns what a model, and a critic, say of the answers to some prompts.
+
+  Args:
+    model: a language model.
+    params: its parameters.
+    answers: with a leading axis of B prompts.
+    critic: a network whose output before a token is a value.
+    critic_params: its parameters.
+    temperature: by which logits are divided, as when tokens were sampled.
+
+  Returns:
+    Statistics with R = B G rows, prompt by prompt.
+  """
+  group_size, num_new = answers.token.shape[1:]
+  by_row = lambda x: jnp.repeat(x, group_size, axis=0)
+  flat = lambda x: x.reshape(-1, *x.shape[2:])
+  prompt_length_r = by_row(answers.prompt_length)
+  length_r = flat(answers.length)
+  text = jax.vmap(join)(
+    by_row(answers.prompt), prompt_length_r, flat(answers.token), length_r
+  )
+  place = jnp.broadcast_to(jnp.arange(text.shape[1]), text.shape)
+  end_r = prompt_length_r + length_r
+  segment = (place < end_r[:, None]).astype(jnp.int32)
+  # The output that foretells token n of an answer is that of the token before.
+  before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)
+  before = jnp.clip(before, 0, text.shape[1] - 1)
+  pick = lambda x: jnp.take_along_axis(
+    x, before.reshape(*before.shape, *[1] * (x.ndim - 2)), axis=1
+  )
+  hidden = model.encode(params, text, place, segment)
+  said = transformer.token_statistics(
+    model.head(params),
+    pick(hidden),
+    flat(answers.token),
+    temperature=temperature,
+  )
+  value: Any = ()
+  if critic is not None:
+    value = pick(critic.apply(critic_params, text, place, segment))
+  return Statistics(said.log_prob, said.entropy, value)
+
+
+def token_advantages(
+  reward: jax.Array,
+  kl_n: jax.Array,
+  value_n: jax.Array,
+  mask_n: jax.Array,
+  *,
+  kl_weight: float,
+  discount: float,
+  gae_lambda: float,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns advantages and value targets of one answer's tokens, by a critic.
+
+  Args:
+    reward: float [], of the whole answer; it counts at the last token.
+    kl_n: float [N], nats, from a reference policy.
+    value_n: float [N], before each token.
+    mask_n: bool [N], the answer's tokens.
+    kl_weight: reward per nat.
+    discount: per token.
+    gae_lambda: in [0, 1].
+  """
+  reward_n = losses.token_rewards(reward, kl_n, mask_n, kl_weight=kl_weight)
+  place_n = jnp.arange(mask_n.shape[0])
+  # Nothing follows the last token, whether it was a stop token or the limit.
+  ends_n = place_n == jnp.sum(mask_n) - 1
+  next_value_n = jnp.roll(value_n, -1)
+  return losses.gae(
+    reward_n,
+    value_n,
+    jnp.where(ends_n, 0.0, next_value_n),
+    ends_n,
+    jnp.zeros_like(ends_n),
+    discount=discount,
+    gae_lambda=gae_lambda,
+    mask_t=mask_n,
+  )

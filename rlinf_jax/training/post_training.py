@@ -1,0 +1,395 @@
+"""A run of post-training: warm start, iterate, judge, save; stop, resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from rlinf_jax import checkpoints, flow, runtime, types
+from rlinf_jax.algorithms import grpo, sft
+from rlinf_jax.models import transformer
+from rlinf_jax.reporting import interrupts, metrics, progress
+from rlinf_jax.training import tasks
+
+CHECKPOINTS = "checkpoints"
+
+
+class DriftError(RuntimeError):
+  """What generates and what learns no longer agree on probabilities."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+  """How a run is run; what it learns is not changed by any of these.
+
+  Attributes:
+    directory: of the run: metrics, checkpoints.
+    num_iterations: in all, those before a resume included.
+    judge_every: iterations between evaluations; None is at the end only.
+    checkpoint_every: iterations between checkpoints; None is at the end only.
+    keep: checkpoints left on disk.
+    max_minutes: wall time after which the run saves and stops.
+    resume: whether to go on from the latest checkpoint.
+    trackers: see `reporting.metrics`.
+    max_drift: nats by which the engine's log-probability of a token may differ
+      from the trainer's of the same weights; None does not look.
+  """
+
+  directory: pathlib.Path
+  num_iterations: int
+  judge_every: int | None = None
+  checkpoint_every: int | None = None
+  keep: int = 2
+  max_minutes: float | None = None
+  resume: bool = False
+  trackers: Sequence[str] = ("tensorboard",)
+  max_drift: float | None = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+  """What a run came to.
+
+  Attributes:
+    num_iterations: those before a resume included.
+    is_finished: False where it was interrupted or out of time.
+    wall_time_s: of this process, from the first compilation on.
+    before: of the model that the run began (or was resumed) with.
+    after: of the model that it came to; None where it is not finished.
+    params: of that model.
+  """
+
+  num_iterations: int
+  is_finished: bool
+  wall_time_s: float
+  before: tasks.Judgement
+  after: tasks.Judgement | None
+  params: types.Params
+
+
+def warm_start(
+  model: transformer.Transformer,
+  params: types.Params,
+  task: tasks.Task,
+  *,
+  num_updates: int,
+  batch_size: int,
+  learning_rate: float,
+  max_answer_tokens: int,
+  display: progress.Progress,
+) -> types.Params:
+  """Returns parameters after supervised fine-tuning on a task's answers.
+
+  Args:
+    model: a language model.
+    params: where it begins.
+    task: whose prompts have answers.
+    num_updates: of Adam, with a step size that falls to 0 as a cosine.
+    batch_size: examples of an update.
+    learning_rate: at its greatest.
+    max_answer_tokens: of an answer and its end.
+    display: shows how it goes.
+
+  Raises:
+    ValueError: a prompt has no answer, or one that is too long.
+  """
+  schedule = optax.warmup_cosine_decay_schedule(
+    0.0, learning_rate, min(50, num_updates // 4), num_updates
+  )
+  optimizer = optax.chain(
+    optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99)
+  )
+  update = sft.make(model, optimizer)
+  step = flow.fuse(update.step, donate=(0,))
+  row_size = task.max_prompt_tokens + max_answer_tokens
+  learner = update.init(jax.tree.map(jax.numpy.array, params))
+  key = jax.random.key(0)
+  with display.phase(f"warm start of {num_updates:,} updates"):
+    for i in range(num_updates):
+      positions = range(i * batch_size, (i + 1) * batch_size)
+      pairs = [_example(task, p, max_answer_tokens) for p in positions]
+      # As many rows as the longest examples would need: one shape for all.
+      rows = sft.pack(pairs, row_size, num_rows=batch_size)
+      learner, row = step(learner, rows, key)
+      if (i + 1) % max(1, num_updates // 5) == 0:
+        display.print(
+          f"  warm start: update {i + 1:,}, loss {float(row['loss']):.3f} nats"
+          " per token"
+        )
+  return learner.params
+
+
+def _example(
+  task: tasks.Task, position: int, max_answer_tokens: int
+) -> tuple[list[int], list[int]]:
+  prompt = task.prompt_at(position)
+  if not prompt.answer:
+    raise ValueError(
+      f"Given the prompt {prompt.text!r:.60} without an answer, expected one to"
+      " learn from. Start from a trained model without --sft_updates."
+    )
+  answer = [*task.tokenizer.encode(prompt.answer), task.tokenizer.eos_id]
+  if len(answer) > max_answer_tokens:
+    raise ValueError(
+      f"Given the answer {prompt.answer!r:.60} of {len(answer)} tokens with its"
+      f" end, expected at most max_new_tokens = {max_answer_tokens}. Raise it."
+    )
+  return task.encode(prompt), answer
+
+
+def post_train(
+  algorithm: grpo.Grpo,
+  judge_fn: Callable[[types.Weights], tasks.Judgement],
+  options: Options,
+  *,
+  init_fn: Callable[[progress.Progress], grpo.TrainState],
+  abstract_state: Any,
+  metadata: Mapping[str, Any],
+  must_match: Sequence[str] = (),
+  transform: Callable[..., runtime.M2Flow] | None = None,
+  explain: bool = False,
+) -> Result:
+  """Runs a run to its end, or to the first reason to stop.
+
+  Args:
+    algorithm: from `grpo.make`.
+    judge_fn: what a model's answers are worth.
+    options: see `Options`.
+    init_fn: makes the first state; not called on a resume.
+    abstract_state: its shapes.
+    metadata: JSON values that describe the run; saved with each checkpoint.
+    must_match: entries of it that a checkpoint must share to be resumed.
+    transform: puts an iteration under a plan, see `runtime.m2flow`; None runs
+      it stage by stage.
+    explain: whether to print the plan, what it was predicted to take and what
+      it took.
+
+  Raises:
+    CheckpointError: there is nothing to resume, or not of this run.
+    DriftError: the engine does not generate with the trainer's weights.
+    FloatingPointError: the loss is no longer a number. The last checkpoint is
+      from before.
+  """
+  start_s = time.monotonic()
+  saved = options.directory / CHECKPOINTS
+  first = 0
+  if options.resume:
+    first = checkpoints.read_metadata(saved)["progress"]["num_iterations"]
+  with (
+    progress.open_progress(
+      total_steps=options.num_iterations, first_step=first
+    ) as display,
+    interrupts.graceful_interrupt(notify=display.show_notice) as interrupt,
+  ):
+    if options.resume:
+      state, _ = checkpoints.restore(
+        saved, abstract_state, metadata=metadata, must_match=must_match
+      )
+      display.print(f"resumed after {first:,} iterations from {saved}")
+    else:
+      state = init_fn(display)
+    with metrics.open_writers(
+      options.directory,
+      trackers=options.trackers,
+      hparams=dict(metadata),
+      resume_step=first if options.resume else None,
+    ) as writer:
+      run = _Run(options, judge_fn, metadata, display, writer, start_s)
+      iterate = _iterate(algorithm, transform, display, explain)
+      result = run.to_the_end(state, first, iterate, interrupt)
+  return result
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+  """What every part of the loop needs."""
+
+  options: Options
+  judge_fn: Callable[[types.Weights], tasks.Judgement]
+  metadata: Mapping[str, Any]
+  display: progress.Progress
+  writer: metrics.Writer
+  start_s: float
+
+  def to_the_end(
+    self,
+    state: grpo.TrainState,
+    done: int,
+    iterate: Callable[[grpo.TrainState, int], Iterator[Any]],
+    interrupt: interrupts.Interrupt,
+  ) -> Result:
+    options = self.options
+    judged_at = saved_at = first = done
+    before = after = self._judge(state, done)
+    iterations = iterate(state, max(options.num_iterations - done, 0))
+    before_s = time.monotonic()
+    while done < options.num_iterations and not self._must_stop(interrupt):
+      state, row = next(iterations)
+      row = {k: float(v) for k, v in jax.device_get(row).items()}
+      row["seconds"] = time.monotonic() - before_s
+      done += 1
+      self._report(done, row)
+      if options.judge_every and done - judged_at >= options.judge_every:
+        after, judged_at = self._judge(state, done), done
+      if options.checkpoint_every and (
+        done - saved_at >= options.checkpoint_every
+      ):
+        self._save(state, done)
+        saved_at = done
+      before_s = time.monotonic()
+    close = getattr(iterations, "close", None)
+    if close is not None:
+      close()
+    if saved_at < done or done == first:
+      self._save(state, done)
+    is_finished = done >= options.num_iterations
+    if is_finished and judged_at < done:
+      after = self._judge(state, done)
+    return Result(
+      num_iterations=done,
+      is_finished=is_finished,
+      wall_time_s=time.monotonic() - self.start_s,
+      before=before,
+      after=after if is_finished else None,
+      params=state.learner.params.actor,
+    )
+
+  def _must_stop(self, interrupt: interrupts.Interrupt) -> bool:
+    if interrupt.is_requested:
+      return True
+    max_minutes = self.options.max_minutes
+    elapsed_s = time.monotonic() - self.start_s
+    if max_minutes is None or elapsed_s < 60 * max_minutes:
+      return False
+    self.display.print(f"stopping after --max_minutes={max_minutes:g}")
+    return True
+
+  def _report(self, done: int, row: dict[str, float]) -> None:
+    row = {**row, "wall_s": time.monotonic() - self.start_s}
+    self.writer.write(done, row)
+    if not np.isfinite([row["loss"], row["grad_norm"]]).all():
+      raise FloatingPointError(
+        f"loss {row['loss']} and gradient norm {row['grad_norm']} in iteration"
+        f" {done:,} are not both finite. Lower --learning_rate, or look at what"
+        " the loss divides by. Checkpoints, where there are any, are from"
+        " before."
+      )
+    max_drift = self.options.max_drift
+    if max_drift is not None and row["drift"] > max_drift:
+      raise DriftError(
+        f"in iteration {done:,} the engine's log-probability of a token that it"
+        f" sampled differs from the trainer's by {row['drift']:.3g} nats, with"
+        f" the same weights; expected at most --max_drift={max_drift:g}. Either"
+        " a weight sync did not arrive, or the engine computes in lower"
+        " precision: then raise it, and correct by --correction."
+      )
+    shown = {k: row[k] for k in ("reward", "signal", "answer_tokens", "drift")}
+    self.display.update(done, shown)
+
+  def _judge(self, state: grpo.TrainState, done: int) -> tasks.Judgement:
+    weights = types.Weights(state.learner.params.actor, state.version)
+    with self.display.phase("judge greedy answers"):
+      judgement = self.judge_fn(weights)
+    accuracy = judgement.accuracy
+    self.display.print(
+      f"after {done:,} iterations: accuracy {accuracy.estimate:.1%}"
+      f" [{accuracy.low:.1%}, {accuracy.high:.1%}], reward"
+      f" {judgement.rewards.mean:.3f}"
+    )
+    self.writer.write(
+      done,
+      {
+        "evaluation/reward": judgement.rewards.mean,
+        "evaluation/accuracy": accuracy.estimate,
+      },
+    )
+    return judgement
+
+  def _save(self, state: grpo.TrainState, done: int) -> None:
+    checkpoints.save(
+      self.options.directory / CHECKPOINTS,
+      done,
+      state,
+      metadata={**self.metadata, "progress": {"num_iterations": done}},
+      keep=self.options.keep,
+    )
+
+
+def _iterate(
+  algorithm: grpo.Grpo,
+  transform: Callable[..., runtime.M2Flow] | None,
+  display: progress.Progress,
+  explain: bool,
+) -> Callable[[grpo.TrainState, int], Iterator[Any]]:
+  """Returns what runs iterations: stage by stage, or under a plan."""
+
+  def eagerly(state: grpo.TrainState, num: int) -> Iterator[Any]:
+    for _ in range(num):
+      state, row = algorithm.iteration(state)
+      yield state, row
+
+  if transform is None:
+    return eagerly
+  planned = transform(algorithm.iteration)
+
+  def under_plan(state: grpo.TrainState, num: int) -> Iterator[Any]:
+    with display.phase("trace, measure and plan"):
+      planned.prepare(state)
+    if explain:
+      display.print(planned.explain())
+    try:
+      yield from planned.iterate(state, [()] * num)
+    finally:
+      if explain:
+        display.print(planned.compare())
+
+  return under_plan
+
+
+def write_result(path: pathlib.Path, result: Result) -> None:
+  """Writes a run's result as JSON."""
+
+  def told(judgement: tasks.Judgement | None) -> Any:
+    return judgement and {
+      "reward": judgement.rewards.mean,
+      "accuracy": dataclasses.asdict(judgement.accuracy),
+      "num_prompts": judgement.rewards.num,
+    }
+
+  record = {
+    "num_iterations": result.num_iterations,
+    "is_finished": result.is_finished,
+    "wall_time_s": result.wall_time_s,
+    "before": told(result.before),
+    "after": told(result.after),
+  }
+  path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def write_samples(
+  path: pathlib.Path, before: tasks.Judgement, after: tasks.Judgement
+) -> None:
+  """Writes the same prompts' greedy answers before and after, as Markdown."""
+  lines = [
+    "| prompt | reference | before | reward | after | reward |",
+    "| --- | --- | --- | --- | --- | --- |",
+  ]
+  for (old, old_reward), (new, new_reward) in zip(
+    before.samples, after.samples
+  ):
+    cells = [old.prompt, old.answer, old.response, f"{old_reward:g}"]
+    cells += [new.response, f"{new_reward:g}"]
+    lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+  path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _cell(text: str) -> str:
+  return text.replace("|", "\\|").replace("\n", "<br>")
