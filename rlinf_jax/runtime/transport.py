@@ -1,8 +1,11 @@
 """Sending arrays to where they are needed, by the cheapest way there is.
 
-On the same devices in the same layout nothing moves; on the same devices in
-another layout, and between meshes of one process, `jax.device_put` moves shards
-directly. A NumPy array is copied once, to its devices.
+- What is where it shall be, in the same layout, is not touched.
+- NumPy arrays, what lies on one device, and what is divided as it shall be go
+  by one batched `jax.device_put`, all leaves together: small ones are fused.
+- Of large arrays that shall be divided otherwise only what is missing crosses,
+  from device to device, all pieces in flight at once (`redistribution`).
+- To other processes nothing is sent from here.
 """
 
 from __future__ import annotations
@@ -11,6 +14,12 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from rlinf_jax.runtime import redistribution
+
+# Below, cutting and joining cost more than copying all of an array.
+# Guessed for now.
+LARGE_BYTES = 1 << 20
 
 
 def send(tree: Any, to: Any) -> Any:
@@ -30,15 +39,32 @@ def send(tree: Any, to: Any) -> Any:
     if isinstance(to, jax.sharding.Sharding)
     else shape.flatten_up_to(to)
   )
-  moves = [
-    i
-    for i, (x, target) in enumerate(zip(leaves, targets))
-    if not (isinstance(x, jax.Array) and x.sharding == target)
-  ]
-  if moves:
+  together = []
+  for i, (x, target) in enumerate(zip(leaves, targets)):
+    if isinstance(x, jax.Array) and x.sharding == target:
+      continue
+    if is_redistributed(x, target):
+      leaves[i] = redistribution.redistribute(x, target)
+    else:
+      together.append(i)
+  if together:
     moved = jax.device_put(
-      [leaves[i] for i in moves], [targets[i] for i in moves]
+      [leaves[i] for i in together], [targets[i] for i in together]
     )
-    for i, x in zip(moves, moved):
+    for i, x in zip(together, moved):
       leaves[i] = x
   return jax.tree.unflatten(structure, leaves)
+
+
+def is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:
+  """Returns whether an array is large, and of shards unlike the target's."""
+  if not isinstance(x, jax.Array) or len(x.sharding.device_set) == 1:
+    return False
+  if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+    return False
+  if x.nbytes < LARGE_BYTES or not x.is_fully_addressable:
+    return False
+  if x.sharding.is_fully_replicated and target.is_fully_replicated:
+    return False
+  held = list(redistribution.boxes(x.shape, x.sharding).values())
+  return held != list(redistribution.boxes(x.shape, target).values())

@@ -1,0 +1,123 @@
+"""What is sent arrives, and no byte crosses that need not."""
+
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from rlinf_jax.runtime import redistribution, transport
+
+P = jax.sharding.PartitionSpec
+SHAPE = (24, 12, 8)
+
+
+def row(devices):
+  return jax.sharding.Mesh(
+    np.asarray(devices), ("a",), axis_types=(jax.sharding.AxisType.Auto,)
+  )
+
+
+def random_layout(rng):
+  """Returns a random layout on one to eight of the devices, in any order."""
+  devices = rng.sample(jax.devices(), rng.choice([1, 2, 4, 6, 8]))
+  if len(devices) == 1:
+    return jax.sharding.SingleDeviceSharding(devices[0])
+  rows = rng.choice([n for n in (1, 2, 3, 4) if len(devices) % n == 0])
+  mesh = jax.sharding.Mesh(
+    np.asarray(devices).reshape(rows, -1),
+    ("a", "b"),
+    axis_types=(jax.sharding.AxisType.Auto,) * 2,
+  )
+  axes = ["a", "b"]
+  while True:
+    spec = [None, None, None]
+    for axis in rng.sample(axes, rng.randint(0, 2)):
+      spec[rng.randrange(3)] = axis
+    if all(
+      name is None or size % mesh.shape[name] == 0
+      for name, size in zip(spec, SHAPE)
+    ):
+      return jax.NamedSharding(mesh, P(*spec))
+
+
+def entries(layout):
+  """Returns, by device, which entries of an array it holds."""
+  held = {}
+  for device, index in layout.devices_indices_map(SHAPE).items():
+    held[device] = np.zeros(SHAPE, bool)
+    held[device][index] = True
+  return held
+
+
+def missing_entries(source, target):
+  """Returns how many entries devices need that they do not hold: the least."""
+  nothing, held = np.zeros(SHAPE, bool), entries(source)
+  return sum(
+    int(np.sum(wanted & ~held.get(device, nothing)))
+    for device, wanted in entries(target).items()
+  )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_entry_crosses_but_those_that_are_missing(seed):
+  rng = random.Random(seed)
+  source, target = random_layout(rng), random_layout(rng)
+  assert redistribution.moved_items(SHAPE, source, target) == missing_entries(
+    source, target
+  )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_device_gets_each_entry_of_its_own_once_from_one_that_has_it(
+  seed,
+):
+  rng = random.Random(seed)
+  source, target = random_layout(rng), random_layout(rng)
+  held, counts = entries(source), {}
+  for piece in redistribution.pieces(SHAPE, source, target):
+    index = tuple(slice(*interval) for interval in piece.box)
+    assert np.all(held[piece.source][index])
+    count = counts.setdefault(piece.target, np.zeros(SHAPE, int))
+    count[index] += 1
+  for device, wanted in entries(target).items():
+    np.testing.assert_array_equal(counts[device], wanted.astype(int))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_redistributed_array_is_the_same_array(seed):
+  rng = random.Random(seed)
+  source, target = random_layout(rng), random_layout(rng)
+  x = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+  moved = redistribution.redistribute(jax.device_put(x, source), target)
+  assert moved.sharding == target
+  np.testing.assert_array_equal(moved, x)
+
+
+def test_copies_are_taken_from_holders_in_turn():
+  devices = jax.devices()
+  copies = jax.NamedSharding(row(devices[:2]), P())
+  halves = jax.NamedSharding(row(devices[2:4]), P("a"))
+  first, second = redistribution.pieces((8,), copies, halves)
+  assert (first.source, second.source) == (devices[0], devices[1])
+
+
+def test_sending_divides_large_arrays_anew_and_leaves_equal_ones_alone():
+  mesh = row(jax.devices()[:2])
+  rows = jax.NamedSharding(mesh, P("a"))
+  columns = jax.NamedSharding(mesh, P(None, "a"))
+  large = jax.device_put(np.ones((1 << 10, 1 << 8), np.float32), rows)
+  small = jax.device_put(np.ones((4, 4), np.float32), rows)
+  assert transport.is_redistributed(large, columns)
+  assert not transport.is_redistributed(small, columns)
+  assert not transport.is_redistributed(large, rows)
+  sent = transport.send({"large": large, "small": small}, columns)
+  assert all(x.sharding == columns for x in sent.values())
+  np.testing.assert_array_equal(sent["large"], large)
+  kept = transport.send(large, rows)
+  assert kept is large
+
+
+def test_numpy_stays_on_the_host_where_nothing_is_asked():
+  x = np.ones(3)
+  assert transport.send(x, None) is x
