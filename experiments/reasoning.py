@@ -94,6 +94,9 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("sft_batch_size", 128, "Examples of such an update.", 1)
 flags.DEFINE_float("sft_learning_rate", 2e-3, "Of those updates.", 0.0)
 flags.DEFINE_float("learning_rate", None, "AdamW's. Default: 3e-4, tiny.", 0.0)
+flags.DEFINE_integer(
+  "num_warmup_updates", 10, "Over which its step size rises at first.", 0
+)
 flags.DEFINE_float("weight_decay", 0.0, "AdamW's, of matrices.", 0.0)
 flags.DEFINE_float("max_grad_norm", 1.0, "Larger gradients are scaled.", 0.0)
 flags.DEFINE_enum(
@@ -188,7 +191,7 @@ flags.DEFINE_string(
 # What a checkpoint remembers, and a resumed run cannot differ in.
 _REMEMBERED = (
   "model", "task", "task_arg", "eval_task", "reward", "system", "objective",
-  "engine", "learning_rate", "weight_decay", "max_grad_norm", "dtype",
+  "engine", "learning_rate", "num_warmup_updates", "weight_decay", "max_grad_norm", "dtype",
   "clip_low", "clip_high", "kl", "correction", *_HELP,
 )  # fmt: skip
 
@@ -303,6 +306,7 @@ def _run() -> None:
         learning_rate=_learning_rate(),
         max_grad_norm=FLAGS.max_grad_norm,
         weight_decay=FLAGS.weight_decay,
+        num_warmup_updates=FLAGS.num_warmup_updates,
       ),
       config,
       critic=critic,
