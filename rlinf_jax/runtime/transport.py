@@ -41,7 +41,9 @@ def send(tree: Any, to: Any) -> Any:
   )
   together = []
   for i, (x, target) in enumerate(zip(leaves, targets)):
-    if isinstance(x, jax.Array) and x.sharding == target:
+    # An array that may still go anywhere is another input to `jax.jit` than one
+    # that may not: functions would be compiled for both.
+    if isinstance(x, jax.Array) and x.committed and x.sharding == target:
       continue
     if is_redistributed(x, target):
       leaves[i] = redistribution.redistribute(x, target)

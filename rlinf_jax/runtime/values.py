@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -111,9 +112,7 @@ class Value:
     whole = self._get()
     if start == 0 and stop == whole.shape[axis]:
       return transport.send(whole, sharding)
-    return transport.send(
-      jax.lax.slice_in_dim(whole, start, stop, axis=axis), sharding
-    )
+    return transport.send(_cut(whole, start, stop, axis), sharding)
 
   def whole(self, sharding: Any) -> Any:
     """Returns all of it where `sharding` says; waits until it is complete."""
@@ -206,7 +205,13 @@ class Value:
 def _cut(piece: Any, start: int, stop: int, axis: int) -> Any:
   if isinstance(piece, np.ndarray):
     return piece[(slice(None),) * axis + (slice(start, stop),)]
-  return jax.lax.slice_in_dim(piece, start, stop, axis=axis)
+  return _slice(piece, np.int32(start), size=stop - start, axis=axis)
+
+
+@functools.partial(jax.jit, static_argnames=("size", "axis"))
+def _slice(piece: Any, start: Any, *, size: int, axis: int) -> Any:
+  # The start is an argument: one program cuts all granules of a size.
+  return jax.lax.dynamic_slice_in_dim(piece, start, size, axis=axis)
 
 
 def _concatenate(pieces: list[Any], axis: int) -> Any:
