@@ -50,19 +50,21 @@ class Sample:
     devices: on how many devices.
     seconds: median time of one granule.
     num_bytes: transient bytes, per device.
+    cores: of the host, that are busy meanwhile; 0 where it is not known.
   """
 
   granule: int
   devices: int
   seconds: float
   num_bytes: int = 0
+  cores: float = 0.0
 
   def __post_init__(self) -> None:
     if self.granule < 1 or self.devices < 1:
       raise errors.ProfileError(
         f"a sample needs at least one item and one device, got {self}"
       )
-    if self.seconds < 0 or self.num_bytes < 0:
+    if min(self.seconds, self.num_bytes, self.cores) < 0:
       raise errors.ProfileError(f"a sample cannot be negative, got {self}")
 
 
