@@ -213,6 +213,7 @@ def evaluate(
   *,
   stage_fn: Callable[[StageNode, list[Any]], Sequence[Any]],
   loop_fn: Callable[[LoopNode, list[Any]], Sequence[Any]],
+  glue_fn: Callable[[Glue], Callable[..., Sequence[Any]]] | None = None,
 ) -> list[Any]:
   """Returns a program's outputs, running each node by a function.
 
@@ -221,7 +222,9 @@ def evaluate(
     args: the values of its inputs.
     stage_fn: runs one stage.
     loop_fn: runs one loop.
+    glue_fn: makes glue a function; by default each operation runs by itself.
   """
+  glue_fn = glue_fn or (lambda glue: jex_core.jaxpr_as_fun(glue.jaxpr))
   known = dict(zip(program.inputs, args)) | program.constants
   for after, before in program.syncs.items():
     if before in known:
@@ -230,7 +233,7 @@ def evaluate(
   def run(glue: Glue | None) -> None:
     if glue is not None:
       given = [known[v] for v in glue.inputs]
-      known.update(zip(glue.outputs, jex_core.jaxpr_as_fun(glue.jaxpr)(*given)))
+      known.update(zip(glue.outputs, glue_fn(glue)(*given)))
       for after, before in program.syncs.items():
         if before in known and after not in known:
           known[after] = known[before]
