@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from scheduler import documents, errors
@@ -340,16 +340,16 @@ def read(path: str | pathlib.Path) -> Plan:
 
 def order_arcs(plan: FlatPlan) -> tuple[Arc, ...]:
   """Returns the arcs that the resources' cyclic orders stand for."""
-  arcs = []
-  for order in plan.orders:
-    for i, slot in enumerate(order):
-      following = order[(i + 1) % len(order)]
-      wraps = i + 1 == len(order)
-      arcs.append(
-        Arc(
-          source=slot.activity,
-          target=following.activity,
-          lag=slot.shift - following.shift + int(wraps),
-        )
-      )
-  return tuple(arcs)
+  return tuple(arc for order in plan.orders for arc in cycle_arcs(order))
+
+
+def cycle_arcs(order: Sequence[Slot]) -> Iterator[Arc]:
+  """Yields the arcs that one cyclic order stands for."""
+  for i, slot in enumerate(order):
+    following = order[(i + 1) % len(order)]
+    wraps = i + 1 == len(order)
+    yield Arc(
+      source=slot.activity,
+      target=following.activity,
+      lag=slot.shift - following.shift + int(wraps),
+    )

@@ -4,7 +4,8 @@ A task is handed to its devices' thread when everything that it waits for has
 happened: the plan's arcs and the cyclic orders of its resources, across
 iterations. The thread runs it and waits for its results, so that a task's end
 is the end of its computation; what the plan lets overlap runs on other devices,
-on other threads.
+on other threads. Each call of a process stage has a thread of its own, and ends
+as `streams` says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import Any
 
 import jax
 
-from rlinf_jax.runtime import graphs, iterations, ledgers, machines, tasks
+from rlinf_jax.runtime import (
+  graphs,
+  iterations,
+  ledgers,
+  machines,
+  streams,
+  tasks,
+)
 from rlinf_jax.runtime import values as values_lib
 from scheduler import timelines
 
@@ -71,6 +79,7 @@ class Executor:
     self.deadline_s = deadline_s
     self.ledger = ledgers.Ledger(budget_bytes)
     self.context = iterations.Context(graph, machine, self.ledger)
+    self.streams = streams.of_plan(plan, graph)
     self.followers = _followers(plan)
     self.max_lag = _max_lag(plan)
     self.timeline = timelines.Timeline(source="measured", events=())
@@ -116,6 +125,16 @@ class _Run:
     self._num_state = executor.graph.traced.num_state
     self._state0 = [self._given(x, "state") for x in state]
     self._alive: dict[int, iterations.Iteration] = {}
+    self._arrivals: dict[int, list[streams.Arrivals]] = {}
+    self._calls_of = {
+      t: k
+      for k, stream in enumerate(executor.streams)
+      for block in stream.blocks
+      for t in block
+    }
+    self._readers_of = {
+      t: k for k, stream in enumerate(executor.streams) for t in stream.block_of
+    }
     self._states: dict[int, list[values_lib.Value]] = {0: self._state0}
     self._begun = 0
     self._is_last: int | None = None
@@ -132,12 +151,13 @@ class _Run:
     self._events: list[timelines.Event] = []
     self._zero_ns = time.perf_counter_ns()
     self._workers: dict[Any, _Worker] = {}
+    self._calls: list[threading.Thread] = []
     for task in self._tasks:
-      key = task.resources if task.devices.spans else ("no devices",)
-      if key not in self._workers:
+      key = _worker_of(task)
+      if not task.is_call and key not in self._workers:
         self._workers[key] = _Worker(self, str(task.devices) or "links")
     for worker in self._workers.values():
-      worker.start()
+      worker.thread.start()
 
   def iterations(self) -> Iterator[Done]:
     for _ in range(1 + self._staleness):
@@ -163,8 +183,9 @@ class _Run:
     # A stage that stalls does not come back: it is left to its daemon thread.
     patience_s = 0.1 if self._is_stalled else JOIN_S
     deadline = time.monotonic() + patience_s
-    for worker in self._workers.values():
-      worker.thread.join(max(0.0, deadline - time.monotonic()))
+    threads = [worker.thread for worker in self._workers.values()]
+    for thread in (*threads, *self._calls):
+      thread.join(max(0.0, deadline - time.monotonic()))
 
   def timeline(self) -> timelines.Timeline:
     events = tuple(
@@ -177,8 +198,8 @@ class _Run:
   def run_task(self, key: tuple[int, int]) -> None:
     """Runs one task of one iteration on the calling thread."""
     iteration, t = key
-    task = self._tasks[t]
     with self._lock:
+      task = self._renamed(key)
       self._started.add(key)
       self._running[threading.get_ident()] = (
         f"{task.name}, iteration {iteration}"
@@ -203,24 +224,39 @@ class _Run:
       target=first.target,
       num_bytes=first.num_bytes,
     )
+    ready = []
     with self._lock:
       self._events.append(event)
-      self._ended.add(key)
       self._running.pop(threading.get_ident(), None)
       self._progress_s = time.monotonic()
-      self._left[iteration] -= 1
-      is_done = self._left[iteration] == 0
-      ready = self._followers_of(key, "end")
+      ended = (t,)
+      if t in self._calls_of:
+        ended = self._arrivals[iteration][self._calls_of[t]].finish(t)
+      for t in ended:
+        self._ended.add((iteration, t))
+        ready += self._followers_of((iteration, t), "end")
+      self._left[iteration] -= len(ended)
+      is_done = bool(ended) and self._left[iteration] == 0
     self._hand_out(ready)
     if is_done:
       self._finished.put(iteration)
 
+  def attempt(self, key: tuple[int, int]) -> None:
+    """Runs a task, unless the flow is stopped; its error is the flow's."""
+    if self.is_stopped:
+      return
+    try:
+      self.run_task(key)
+    except BaseException as error:  # noqa: BLE001
+      # Whatever a user's stage raises is the flow's error, and is raised
+      # where the flow was called.
+      self.fail(key, error)
+
   def fail(self, key: tuple[int, int], error: BaseException) -> None:
     """Keeps the first error and stops everyone."""
-    iteration, t = key
     with self._lock:
       if self._error is None and not isinstance(error, values_lib.Stopped):
-        task = self._tasks[t]
+        iteration, task = key[0], self._renamed(key)
         self._error = StageError(
           f"stage '{task.stage}' failed on items {task.items[0]} to"
           f" {task.items[1]} of iteration {iteration}, on devices"
@@ -229,6 +265,17 @@ class _Run:
         self._error.__cause__ = error
     self._board.stop()
     self._finished.put(None)
+
+  def _renamed(self, key: tuple[int, int]) -> tasks.Task:
+    """Returns a task, with the items that it handles in this iteration."""
+    iteration, t = key
+    task = self._tasks[t]
+    if t not in self._readers_of:
+      return task
+    items = self._arrivals[iteration][self._readers_of[t]].items(t, task.items)
+    if items == task.items:
+      return task
+    return dataclasses.replace(task, items=items)
 
   def _given(self, x: Any, what: str) -> values_lib.Value:
     value = values_lib.Value(self._board, self._context.ledger, what=what)
@@ -265,6 +312,7 @@ class _Run:
     ready = []
     with self._lock:
       self._alive[i] = iteration
+      self._arrivals[i] = [streams.Arrivals(s) for s in self._x.streams]
       self._left[i] = len(self._tasks)
       self._begun += 1
       for t, waits in enumerate(self._plan.waits):
@@ -313,8 +361,16 @@ class _Run:
   def _hand_out(self, keys: list[tuple[int, int]]) -> None:
     for key in keys:
       task = self._tasks[key[1]]
-      where = task.resources if task.devices.spans else ("no devices",)
-      self._workers[where].queue.put(key)
+      if not task.is_call:
+        self._workers[_worker_of(task)].queue.put(key)
+        continue
+      call = threading.Thread(
+        target=self.attempt, args=(key,), name=f"call {task.name}", daemon=True
+      )
+      with self._lock:
+        self._calls = [c for c in self._calls if c.is_alive()]
+        self._calls.append(call)
+        call.start()
 
   def _wait_for(self, index: int) -> None:
     while self._left.get(index, 0):
@@ -344,6 +400,7 @@ class _Run:
     oldest = max(index + 1 - self._staleness, 0)
     keep = [v for i, s in self._states.items() if i >= oldest for v in s]
     done = self._alive.pop(index)
+    self._arrivals.pop(index)
     done.release(keep)
     kept = {id(v) for v in keep}
     for i in [i for i in self._states if i < oldest]:
@@ -369,19 +426,13 @@ class _Worker:
       target=self._loop, name=f"devices {name}", daemon=True
     )
 
-  def start(self) -> None:
-    self.thread.start()
-
   def _loop(self) -> None:
     while (key := self.queue.get()) is not None:
-      if self._run.is_stopped:
-        continue
-      try:
-        self._run.run_task(key)
-      except BaseException as error:  # noqa: BLE001
-        # Whatever a user's stage raises is the flow's error, and is raised
-        # where the flow was called.
-        self._run.fail(key, error)
+      self._run.attempt(key)
+
+
+def _worker_of(task: tasks.Task) -> Any:
+  return task.resources if task.devices.spans else ("no devices",)
 
 
 def _followers(

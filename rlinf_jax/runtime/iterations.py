@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent import futures
 from typing import Any
 
 import jax
@@ -45,10 +45,6 @@ class Context:
     self.program = graph.traced.program
     self.compiled = executables.Executables(self.program)
     self.board = values.Board()
-    self.pool = futures.ThreadPoolExecutor(
-      max(1, machine.cluster.num_devices - len(machine.devices)),
-      thread_name_prefix="host-stage",
-    )
 
   def place(self, task: tasks.Task) -> executables.Place:
     """Returns the devices that a task computes on."""
@@ -201,24 +197,21 @@ class Iteration:
     return out
 
   def _run_on_host(self, task: tasks.Task, node: tracing.StageNode) -> Any:
-    start, stop = task.items
-    slots = max(1, min(len(task.devices), stop - start))
-    size = -(-(stop - start) // slots)
-    parts = [(a, min(a + size, stop)) for a in range(start, stop, size)]
-    if node.is_barrier:
-      parts = [task.items]
+    parts = [task.items]
+    if not (node.is_barrier or task.is_call):
+      whole = math.lcm(node.spec.quantum or 1, node.spec.groups)
+      parts = _divided(task.items, len(task.devices), whole)
 
-    def run(part: tuple[int, int]) -> list[np.ndarray]:
+    def run(part: tuple[int, int]) -> None:
       leaves = [
         self._values[v].whole(None)
         if axis is None
         else self._values[v].read(*part, axis, None)
         for v, axis in zip(node.inputs, node.axes)
       ]
-      return node.call.on_host(*leaves)
+      self._give(node, *part, node.call.on_host(*leaves))
 
-    for part, out in zip(parts, self._context.pool.map(run, parts)):
-      self._give(node, *part, out)
+    _side_by_side(run, parts)
     return ()
 
   def _give(
@@ -437,6 +430,44 @@ class _Lane:
   @property
   def size(self) -> int:
     return self.stop - self.start
+
+
+def _divided(
+  items: tuple[int, int], num_parts: int, whole: int
+) -> list[tuple[int, int]]:
+  """Returns items in at most so many equal parts, each of whole quanta."""
+  start, stop = items
+  size = -(-(stop - start) // (num_parts * whole)) * whole
+  return [(a, min(a + size, stop)) for a in range(start, stop, size)]
+
+
+def _side_by_side(
+  run: Callable[[tuple[int, int]], None], parts: Sequence[tuple[int, int]]
+) -> None:
+  """Calls a function for each part, each on a thread; the first on this one.
+
+  Threads are daemons: one that hangs does not keep the process from ending, as
+  one of an executor of `concurrent.futures` does.
+  """
+  errors: list[BaseException] = []
+
+  def catch(part: tuple[int, int]) -> None:
+    try:
+      run(part)
+    except BaseException as error:  # noqa: BLE001  raised below
+      errors.append(error)
+
+  threads = [
+    threading.Thread(target=catch, args=(part,), name="host", daemon=True)
+    for part in parts[1:]
+  ]
+  for thread in threads:
+    thread.start()
+  catch(parts[0])
+  for thread in threads:
+    thread.join()
+  if errors:
+    raise errors[0]
 
 
 def _outer_axis(

@@ -81,6 +81,18 @@ def of_process(
   )
 
 
+def with_host_slots(machine: Machine, num_host_slots: int) -> Machine:
+  """Returns a machine with host slots; as it is if it has some already."""
+  if machine.cluster.num_devices > len(machine.devices) or not num_host_slots:
+    return machine
+  return of_devices(
+    machine.devices,
+    num_host_slots=num_host_slots,
+    memory_bytes=machine.cluster.classes[0].memory_bytes,
+    links=machine.cluster.links,
+  )
+
+
 def of_devices(
   devices: Sequence[jax.Device],
   *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from rlinf_jax.runtime import graphs, tracing
 from scheduler import plans
@@ -15,7 +15,6 @@ class Task:
   """One or more activities of a flat plan that run as one program.
 
   Attributes:
-    name: for messages and timelines.
     kind: of its activities; "loop" for a whole loop fused.
     stage: the workflow stage; of a loop the first.
     node: the program's node; None where nothing is computed.
@@ -25,9 +24,10 @@ class Task:
     devices: cluster numbers.
     resources: indices in the flat plan.
     activities: indices in the flat plan.
+    is_call: whether it is a call of a process stage, which takes no slot: it
+      begins when it can, beside whatever else runs.
   """
 
-  name: str
   kind: str
   stage: str
   node: tracing.Node | None
@@ -37,6 +37,15 @@ class Task:
   devices: Devices
   resources: tuple[int, ...]
   activities: tuple[int, ...]
+  is_call: bool = False
+
+  @property
+  def name(self) -> str:
+    """For messages."""
+    if self.kind not in ("compute", "loop"):
+      return f"{self.kind} of {self.stage}"
+    turn = "" if self.inner is None else f" turn {self.turn}"
+    return f"{self.stage}[{self.items[0]}:{self.items[1]}]{turn}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +76,9 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
   """Returns the tasks of a flat plan.
 
   A loop whose stages all run on the same devices in one lane, with no swap in
-  between, becomes one task: one `scan`.
+  between, becomes one task: one `scan`. Of the calls of a process stage each
+  waits for the one before it to begin, the first for the last of the iteration
+  before to end; what else the order of their slots says is left out.
   """
   fused = _fused_loops(plan, graph)
   task_of: dict[int, int] = {}
@@ -92,9 +103,12 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
       found = node.body.by_name[activity.stage]
       assert isinstance(found, tracing.StageNode)
       inner = found
-    tasks.append(_task(plan, [i], node, kind=activity.kind, inner=inner))
+    made = _task(plan, [i], node, kind=activity.kind, inner=inner)
+    is_call = made.kind == "compute" and graph.place[made.stage] == "process"
+    tasks.append(dataclasses.replace(made, is_call=is_call and inner is None))
   waits: list[dict[Wait, None]] = [{} for _ in tasks]
-  for arc in (*plan.arcs, *plans.order_arcs(plan)):
+  calls = {i for i, t in task_of.items() if tasks[t].is_call}
+  for arc in (*plan.arcs, *_order_arcs(plan, calls)):
     source, target = task_of[arc.source], task_of[arc.target]
     if source == target and arc.lag <= 0:
       continue
@@ -103,6 +117,20 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
   return TaskPlan(
     tasks=tuple(tasks), waits=tuple(tuple(w) for w in waits), plan=plan
   )
+
+
+def _order_arcs(plan: plans.FlatPlan, calls: Set[int]) -> Iterator[plans.Arc]:
+  """Yields what the orders stand for, where calls take no slots."""
+  for order in plan.orders:
+    yield from plans.cycle_arcs([s for s in order if s.activity not in calls])
+    own: dict[str, list[plans.Slot]] = {}
+    for slot in order:
+      if slot.activity in calls:
+        own.setdefault(plan.activities[slot.activity].stage, []).append(slot)
+    for slots in own.values():
+      for arc in plans.cycle_arcs(slots):
+        is_first = arc.target == slots[0].activity
+        yield arc if is_first else dataclasses.replace(arc, after="start")
 
 
 def _task(
@@ -117,13 +145,7 @@ def _task(
   devices = Devices()
   for r in first.resources:
     devices = devices | plan.resources[r].devices
-  name = f"{first.stage}[{first.items[0]}:{first.items[1]}]"
-  if inner is not None:
-    name += f" turn {first.index}"
-  if kind not in ("compute", "loop"):
-    name = f"{kind} of {first.stage}"
   return Task(
-    name=name,
     kind=kind,
     stage=first.stage,
     node=node,

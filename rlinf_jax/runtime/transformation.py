@@ -51,7 +51,8 @@ class Options:
   Attributes:
     plan: a planner's name, a plan, or the path of a plan's JSON.
     staleness: how many updates old what passes `flow.sync` may be, exactly.
-    machine: devices; by default all of this process.
+    machine: devices; by default all of this process. It gets a host slot for
+      each stage that is not on a mesh, if it has none.
     profile: by default it is measured when the flow is first called.
     profile_path: where a measured profile is kept, see `measurements.measure`.
     measure_s: time for measuring.
@@ -265,11 +266,7 @@ class M2Flow:
       return "nothing to compare: one program, or fewer than two iterations"
     first, last = (timeline.iteration_stop_ns(i) for i in (0, n - 1))
     measured_s = (last - first) / (n - 1) * 1e-9
-    busy_ns: dict[str, int] = {}
-    for event in timeline.events:
-      if event.iteration:
-        spent = event.stop_ns - event.start_ns
-        busy_ns[event.stage] = busy_ns.get(event.stage, 0) + spent
+    busy_ns = _busy_ns([e for e in timeline.events if e.iteration])
     expected_ns: dict[str, int] = {}
     for a in self.evaluation.flat.activities:
       expected_ns[a.stage] = expected_ns.get(a.stage, 0) + a.duration_ns
@@ -315,9 +312,9 @@ def _prepare(
   traced = tracing.trace(fn, *args)
   name = getattr(fn, "__name__", "flow")
   graph = graphs.describe(traced, name=name, staleness=options.staleness)
-  has_host = any(place != "mesh" for place in graph.place.values())
-  machine = options.machine or machines.of_process(
-    num_host_slots=int(has_host), memory_bytes=options.budget_bytes
+  machine = machines.with_host_slots(
+    options.machine or machines.of_process(memory_bytes=options.budget_bytes),
+    sum(place != "mesh" for place in graph.place.values()),
   )
   profile = options.profile or measurements.measure(
     graph,
@@ -328,9 +325,10 @@ def _prepare(
     notify=options.notify,
   )
   prepared = _under_plan(fn, options, graph, profile, machine)
-  if prepared.executor is not None:
+  if prepared.executor is not None and "process" not in graph.place.values():
     # Two iterations whose results nobody sees compile everything ahead: the
-    # second one's state lies where the first has left it.
+    # second one's state lies where the first has left it. A service is spared
+    # them: it would keep weights of versions that are then made otherwise.
     inputs = iter([jax.tree.leaves(args[1:])] * 2)
     for _ in prepared.executor.iterate(jax.tree.leaves(args[0]), inputs):
       pass
@@ -439,6 +437,18 @@ def _why_close(graph: graphs.Graph) -> tuple[str, ...]:
     ):
       reasons.append(f"stage '{node.name}' has no quantum")
   return tuple(reasons)
+
+
+def _busy_ns(events: Sequence[timelines.Event]) -> dict[str, int]:
+  """Returns how long each stage was at work; calls at once count once."""
+  busy_ns: dict[str, int] = {}
+  until_ns: dict[str, int] = {}
+  for event in events:  # by start
+    from_ns = max(event.start_ns, until_ns.get(event.stage, 0))
+    spent = max(0, event.stop_ns - from_ns)
+    busy_ns[event.stage] = busy_ns.get(event.stage, 0) + spent
+    until_ns[event.stage] = max(event.stop_ns, from_ns)
+  return busy_ns
 
 
 def _state_of(out: Any, state: Any) -> Any:
