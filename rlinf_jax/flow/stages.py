@@ -13,6 +13,8 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
+from rlinf_jax.flow import processes
+
 P = jax.sharding.PartitionSpec
 REDUCTIONS = ("sum",)
 PLACES = ("mesh", "host", "process")
@@ -82,6 +84,7 @@ def stage(
   groups: int = 1,
   place: str = "mesh",
   out_fn: Callable[..., Any] | None = None,
+  deadline_s: float | None = None,
   name: str | None = None,
 ) -> Any:
   """Returns `fn` as a `Stage`; usable as a decorator, bare or with arguments.
@@ -99,11 +102,15 @@ def stage(
     place: where it can run, see `Spec`.
     out_fn: for place="host" and "process": (arguments, as ShapeDtypeStructs) ->
       pytree of ShapeDtypeStructs of the results.
+    deadline_s: for place="host": each call runs in a process that is killed,
+      with a TimeoutError, when it has not returned by then. The function is
+      imported there, from its module; what it remembers stays there.
     name: the function's own by default.
 
   Raises:
-    ValueError: for an unknown reduction or place, a quantum without a
-      reduction, or an `out_fn` that is missing or has no use.
+    ValueError: for an unknown reduction or place, a quantum without items, an
+      `out_fn` that is missing or has no use, or a deadline of what cannot be
+      killed.
   """
   if fn is None:
     return functools.partial(
@@ -115,6 +122,7 @@ def stage(
       groups=groups,
       place=place,
       out_fn=out_fn,
+      deadline_s=deadline_s,
       name=name,
     )
   name = name or fn.__name__
@@ -145,6 +153,13 @@ def stage(
       f"stage '{name}' has groups={groups}; groups are of at least one item, of"
       " a stage with items="
     )
+  if deadline_s is not None:
+    if place != "host" or deadline_s <= 0:
+      raise ValueError(
+        f"stage '{name}' has deadline_s={deadline_s} and place={place!r}; only"
+        " a stage with place='host' can be killed, after a positive time"
+      )
+    fn = processes.Killable(fn, name, deadline_s)
   spec = Spec(
     name=name,
     items=tuple(sorted((items or {}).items())),
