@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 MAY_IMPORT["rlinf_jax.runtime"] += ("scheduler",)
 
 MESH_BUILDER = "rlinf_jax/runtime/meshes.py"
-ROLLOUT_CHILD = "rlinf_jax/rollout/child.py"
+ROLLOUT_CHILD = "rlinf_jax/rollout/vllm/child/"
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "core"}
 
 
@@ -161,7 +161,7 @@ def scheduler_is_light(source: Source) -> list[str]:
 
 def torch_stays_in_the_rollout_child(source: Source) -> list[str]:
   """Only the rollout child process imports vllm or torch."""
-  if source.root not in LIBRARY or source.path == ROLLOUT_CHILD:
+  if source.root not in LIBRARY or source.path.startswith(ROLLOUT_CHILD):
     return []
   return [
     at(source, node, f"imports {name}; only {ROLLOUT_CHILD} may")

@@ -111,7 +111,7 @@ ACCEPTED = [
   ("rlinf_jax/losses/a.py", "from . import b"),
   ("rlinf_jax/runtime/a.py", "import scheduler\nimport rlinf_jax.flow"),
   ("rlinf_jax/rollout/a.py", "import rlinf_jax.runtime.transport"),
-  (laws.ROLLOUT_CHILD, "import torch\nimport vllm"),
+  (f"{laws.ROLLOUT_CHILD}transfer.py", "import torch\nimport vllm"),
   (
     laws.MESH_BUILDER,
     "mesh = jax.make_mesh((8,), ('a',), axis_types=types)",

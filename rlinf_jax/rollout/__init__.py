@@ -10,6 +10,7 @@ from rlinf_jax.rollout.sampler import (
   from_left_padded,
   sampler,
 )
+from rlinf_jax.rollout.vllm import VllmEngine, WeightSync
 from rlinf_jax.types import Completions, Request, Weights
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
   "Sampler",
   "Sampling",
   "State",
+  "VllmEngine",
+  "WeightSync",
   "Weights",
   "from_left_padded",
   "log_distribution",
