@@ -461,10 +461,11 @@ def _engine(
     to_tensors=lambda params: {
       name: np.asarray(x) for name, x in huggingface.named_tensors(params)
     },
-    python=FLAGS.rollout_python,
-    num_replicas=FLAGS.num_replicas,
-    interrupt=FLAGS.partial_rollouts,
     log_path=directory / "vllm.log",
+    python=FLAGS.rollout_python or sys.executable,
+    num_replicas=FLAGS.num_replicas,
+    context_size=config.max_prompt_tokens + config.max_new_tokens,
+    interrupt=FLAGS.partial_rollouts,
   ) as engine:
     yield engine
 

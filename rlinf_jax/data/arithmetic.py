@@ -19,6 +19,7 @@ def arithmetic(
   num_digits: int = 2,
   operators: str = "+",
   num_terms: int = 2,
+  is_padded: bool = False,
 ) -> types.Prompt:
   """Returns a sum (or difference, or product) to compute, such as "37+5=".
 
@@ -29,6 +30,8 @@ def arithmetic(
       [0, 10^num_digits).
     operators: some of "+-*", each as likely as the others.
     num_terms: how many numbers; products are computed before sums.
+    is_padded: whether zeros fill numbers to num_digits, and answers to what
+      the greatest may need, as in "07+45=052": each digit has its place.
 
   Returns:
     A prompt with the answer in decimal, and as metadata "task", "terms" and
@@ -49,12 +52,19 @@ def arithmetic(
   draw = procedural.generator("arithmetic", index, seed)
   terms = [draw.randrange(10**num_digits) for _ in range(num_terms)]
   chosen = [draw.choice(operators) for _ in range(num_terms - 1)]
-  text = str(terms[0])
+  value = _value(terms, chosen)
+  width = answer_width = 0
+  if is_padded:
+    width = num_digits
+    most = 10**num_digits - 1
+    greatest = max(num_terms * most, most**num_terms * ("*" in operators))
+    answer_width = len(str(greatest)) + ("-" in operators)
+  text = f"{terms[0]:0{width}d}"
   for operator, term in zip(chosen, terms[1:]):
-    text += f"{operator}{term}"
+    text += f"{operator}{term:0{width}d}"
   return types.Prompt(
     text=f"{text}=",
-    answer=str(_value(terms, chosen)),
+    answer=f"{value:0{answer_width}d}",
     metadata={"task": "arithmetic", "terms": terms, "operators": chosen},
   )
 
