@@ -85,6 +85,11 @@ class Progress:
       raise
     self._end_phase(stop_heartbeat)
 
+  def name_phase(self, name: str) -> None:
+    """Renames the phase that runs, as it comes to another part of its work."""
+    _, start_s = self._phases[-1]
+    self._phases[-1] = (name, start_s)
+
   def update(self, step: int, values: Mapping[str, Any]) -> None:
     """Reports that `step` is done, with numbers to show beside it.
 

@@ -7,8 +7,10 @@ its items by `shard_map` (`rlinf_jax.flow`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,16 +72,36 @@ def for_loop(place: Place, node: tracing.LoopNode) -> Place:
   return for_items(place, math.gcd(*parts), None) if parts else place
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Compilation:
+  """One thing that was compiled.
+
+  Attributes:
+    stage: the stage that it is of; of a loop its name, of glue "".
+    seconds: of tracing, compiling and the first run.
+    num_bytes: temporaries and results, per device, by XLA's analysis; 0 where
+      there is none.
+  """
+
+  stage: str
+  seconds: float
+  num_bytes: int
+
+
 class Executables:
   """Compiled functions of a program's nodes.
 
   Args:
     program: the traced macro flow.
+
+  Attributes:
+    compilations: what was compiled so far, in order.
   """
 
   def __init__(self, program: tracing.Program) -> None:
     self._program = program
     self._made: dict[Any, Any] = {}
+    self.compilations: list[Compilation] = []
 
   def stage(self, node: tracing.StageNode, place: Place) -> Any:
     """Returns (*leaves) -> pieces, see `stages.run_granule`."""
@@ -87,7 +109,7 @@ class Executables:
     def run(*leaves: Any) -> list[Any]:
       return stages.run_granule(node.call, node.axes, node.out_axis, leaves)
 
-    return self._jitted(("stage", node.name, place), run, place)
+    return self.custom(("stage", node.name, place), run, place, node.name)
 
   def loop(self, node: tracing.LoopNode, place: Place) -> Any:
     """Returns (*leaves) -> outputs: a whole loop as one program."""
@@ -95,25 +117,48 @@ class Executables:
     def run(*leaves: Any) -> list[Any]:
       return tracing.call_loop(node, leaves)
 
-    return self._jitted(("loop", node.name, place), run, place)
+    return self.custom(("loop", node.name, place), run, place, node.name)
 
   def glue(self, glue: tracing.Glue) -> Any:
     """Returns the glue as a jitted function of its inputs."""
     run = jex_core.jaxpr_as_fun(glue.jaxpr)
-    return self._jitted(("glue", id(glue)), run, None)
+    return self.custom(("glue", id(glue)), run, None, "")
 
-  def custom(self, key: Any, fn: Callable[..., Any], place: Place) -> Any:
-    """Returns any function of leaves, jitted on a place."""
-    return self._jitted(key, fn, place)
-
-  def _jitted(
-    self, key: Any, fn: Callable[..., Any], place: Place | None
+  def custom(
+    self, key: Any, fn: Callable[..., Any], place: Place | None, stage: str
   ) -> Any:
+    """Returns any function of leaves, jitted on a place for a stage."""
     if key not in self._made:
       if place is not None and len(place.devices) > 1:
         fn = _on_mesh(fn, place.mesh)
-      self._made[key] = jax.jit(fn)
+      self._made[key] = self._noted(jax.jit(fn), stage)
     return self._made[key]
+
+  def _noted(self, jitted: Any, stage: str) -> Callable[..., Any]:
+    """Returns a jitted function that notes when it is compiled."""
+
+    def run(*leaves: Any) -> Any:
+      known, start = jitted._cache_size(), time.perf_counter()
+      out = jitted(*leaves)
+      if jitted._cache_size() > known:
+        jax.block_until_ready(out)
+        compilation = Compilation(
+          stage=stage,
+          seconds=time.perf_counter() - start,
+          num_bytes=_transient_bytes(jitted, leaves),
+        )
+        self.compilations.append(compilation)
+      return out
+
+    return run
+
+
+def _transient_bytes(jitted: Any, leaves: Sequence[Any]) -> int:
+  """Returns what a function that has been compiled takes beside its inputs."""
+  analysis = jitted.lower(*leaves).compile().memory_analysis()
+  if analysis is None:
+    return 0
+  return analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
 
 def _on_mesh(fn: Callable[..., Any], mesh: jax.sharding.Mesh) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from rlinf_jax.runtime import (
+  executables,
   graphs,
   iterations,
   ledgers,
@@ -64,6 +65,7 @@ class Executor:
     machine: on what.
     budget_bytes: per device, see `ledgers.Ledger`; None: no limit.
     deadline_s: how long nothing may happen before the flow is given up.
+    compiled: stages that are compiled already.
   """
 
   def __init__(
@@ -72,13 +74,16 @@ class Executor:
     plan: tasks.TaskPlan,
     machine: machines.Machine,
     *,
+    compiled: executables.Executables,
     budget_bytes: int | None = None,
     deadline_s: float = DEFAULT_DEADLINE_S,
   ) -> None:
     self.graph, self.plan, self.machine = graph, plan, machine
     self.deadline_s = deadline_s
     self.ledger = ledgers.Ledger(budget_bytes)
-    self.context = iterations.Context(graph, machine, self.ledger)
+    self.context = iterations.Context(
+      graph, machine, self.ledger, compiled=compiled
+    )
     self.streams = streams.of_plan(plan, graph)
     self.followers = _followers(plan)
     self.max_lag = _max_lag(plan)

@@ -33,6 +33,7 @@ class Context:
     graph: the macro flow.
     machine: its devices.
     ledger: of what is resident.
+    compiled: stages that are compiled already, and where others are kept.
   """
 
   def __init__(
@@ -40,10 +41,12 @@ class Context:
     graph: graphs.Graph,
     machine: machines.Machine,
     ledger: ledgers.Ledger,
+    *,
+    compiled: executables.Executables,
   ) -> None:
     self.graph, self.machine, self.ledger = graph, machine, ledger
     self.program = graph.traced.program
-    self.compiled = executables.Executables(self.program)
+    self.compiled = compiled
     self.board = values.Board()
 
   def place(self, task: tasks.Task) -> executables.Place:
@@ -107,6 +110,10 @@ class Iteration:
         return self._run_loop(task, node)
       return self._loop_state(node).run(task)
     return self._run_stage(task, node)
+
+  def put(self, value: int, array: Any) -> None:
+    """Gives a whole value, in place of the node that makes it."""
+    self._values[value].put(array)
 
   def release(self, keep: Sequence[values.Value]) -> None:
     """Forgets every value but those to keep."""
@@ -309,14 +316,15 @@ class _LoopState:
     )
     needs = _needs(inner)
     stacked = tuple(v for v in needs if v in self._stacked)
-    key = ("turn", self._node.name, inner.name, place, lane.start, lane.stop)
+    key = ("turn", self._node.name, inner.name, place, lane.size)
     run = self._context.compiled.custom(
       key,
-      _turn_fn(inner, needs, stacked, self._axes, (lane.start, lane.stop)),
+      _turn_fn(inner, needs, stacked, self._axes, lane.size),
       place,
+      inner.name,
     )
     given = [self._placed(lane, v, inner.name, place) for v in needs]
-    return run(np.int32(task.turn), *given)
+    return run(np.int32(task.turn), np.int32(lane.start), *given)
 
   def _run_on_host(
     self, lane: _Lane, inner: tracing.StageNode, turn: int
@@ -493,15 +501,21 @@ def _turn_fn(
   needs: Sequence[int],
   stacked: Sequence[int],
   axes: dict[int, int],
-  lane: tuple[int, int],
+  size: int,
 ) -> Callable[..., list[Any]]:
-  """Returns (turn, *needs) -> a stage's results, with the glue before it."""
+  """Returns (turn, first item, *needs) -> a stage's results.
 
-  def run(turn: Any, *leaves: Any) -> list[Any]:
+  One program serves all lanes of a size; it computes the glue before the stage
+  too.
+  """
+
+  def run(turn: Any, start: Any, *leaves: Any) -> list[Any]:
     known = dict(zip(needs, leaves))
     for v in stacked:
       row = jax.lax.dynamic_index_in_dim(known[v], turn, 0, keepdims=False)
-      known[v] = row if v not in axes else lanes.part(row, axes[v], *lane)
+      if v in axes:
+        row = jax.lax.dynamic_slice_in_dim(row, start, size, axes[v])
+      known[v] = row
     if node.glue is not None:
       glue = jex_core.jaxpr_as_fun(node.glue.jaxpr)
       made = glue(*[known[v] for v in node.glue.inputs])

@@ -93,6 +93,19 @@ def with_host_slots(machine: Machine, num_host_slots: int) -> Machine:
   )
 
 
+def of_one_device(machine: Machine) -> tuple[clusters.Cluster, ...]:
+  """Returns the cluster of a machine's first device, if it is a part of it.
+
+  None where there are host slots, whose numbers would be others.
+  """
+  cluster = machine.cluster
+  if len(machine.devices) == 1 or len(cluster.nodes) > 1:
+    return ()
+  (nodes,) = cluster.nodes
+  single = dataclasses.replace(nodes, devices_per_node=1)
+  return (dataclasses.replace(cluster, nodes=(single,)),)
+
+
 def of_devices(
   devices: Sequence[jax.Device],
   *,

@@ -1,46 +1,54 @@
 """Profiles, measured: how long each stage takes on this machine.
 
-Stages are timed on the inputs that they really get: one iteration is run
-eagerly, and what reaches each stage is kept. A sample is the median of several
-completed runs after a first one that compiles.
+Few points are measured first: all items of a stage and a quarter of them, on
+one device and on all. Then what a plan made from them uses and what was not
+measured, as long as there is time. A sample is what an executor takes for a
+granule (`timings`), and what handing a task out takes, which a profile has no
+other place for.
 
-Of a process stage the whole batch is timed, once: its calls share one
-continuous batch, so that a granule's time is taken to be its share of that one.
+Beside the stages a profile has three entries that only `predictions` reads:
+loops as one program by their names, and `HAND_OFF` and `BETWEEN`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import pathlib
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from rlinf_jax import flow
 from rlinf_jax.runtime import (
   executables,
+  executor,
   graphs,
-  lanes,
   machines,
+  tasks,
+  timings,
   tracing,
   transport,
 )
-from scheduler import clusters, documents, profiles
+from scheduler import clusters, documents, plans, profiles
+from scheduler.devices import Devices
 
-MIN_REPEATS = 3
-MAX_REPEATS = 15
-SAMPLE_S = 0.02  # of running, after which repeating stops
+# Seconds between the end of a task and the start of the next one.
+HAND_OFF = "(hand-off)"
+# Seconds in which an iteration is read out and the next one begun.
+BETWEEN = "(between iterations)"
+FIRST_SHARE = 4  # a granule of this share of a stage's items is measured first
+MAX_ROUNDS = 3  # of planning and of measuring what the plan uses
 LINK_BYTES = 1 << 24
+NUM_EMPTY = 64  # tasks, from which the cost of handing out is taken
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Point:
   """One thing to be timed.
 
@@ -60,7 +68,9 @@ def measure(
   machine: machines.Machine,
   args: Sequence[Any],
   *,
-  budget_s: float = 60.0,
+  compiled: executables.Executables,
+  plan_fn: Callable[[profiles.Profile], plans.FlatPlan] | None = None,
+  budget_s: float = 30.0,
   path: str | pathlib.Path | None = None,
   notify: Callable[[str, int, int], None] | None = None,
 ) -> profiles.Profile:
@@ -70,40 +80,38 @@ def measure(
     graph: the macro flow.
     machine: its devices.
     args: leaves of the arguments of one real iteration.
+    compiled: where what is compiled on the way is kept.
+    plan_fn: plans from a profile; what its plan uses is measured too.
     budget_s: once it is spent, only points without which a stage could not be
       planned at all are still measured.
     path: a file that is read where it holds a profile of the same stages,
       shapes, devices and versions, and written otherwise.
-    notify: called with (stage, points done, points in all).
+    notify: called with (stage, points done, points known of).
   """
   key = fingerprint(graph, machine)
   if path is not None and pathlib.Path(path).exists():
     known = documents.read(profiles.Profile, path)
     if known.provenance.endswith(key):
       return known
-  inputs = record(graph, args)
-  compiled = executables.Executables(graph.traced.program)
-  found = list(points(graph, machine))
-  samples: dict[str, list[profiles.Sample]] = {}
-  start_s = time.monotonic()
-  for i, point in enumerate(found):
-    if notify is not None:
-      notify(point.stage, i, len(found))
-    have = samples.setdefault(point.stage, [])
-    if have and time.monotonic() - start_s > budget_s:
-      continue
-    have.append(_sample(graph, machine, compiled, inputs, point))
-  entries = tuple(
-    profiles.Entry(
-      stage=stage.name,
-      device_class=_class_of(graph, machine, stage.name),
-      law=profiles.Table(samples=tuple(samples[stage.name]), extrapolate=True),
-    )
-    for stage in graph.workflow.stages
-  )
-  profile = profiles.Profile(
-    entries=entries, provenance=f"measured by rlinf_jax; {key}"
-  )
+  stop_s = time.monotonic() + budget_s
+  bench = timings.Bench(graph, machine, args, compiled)
+  found = _Found(graph, machine, bench, compiled, hand_off_s(machine))
+  todo = list(points(graph, machine))
+  done = 0
+  for _ in range(1 + MAX_ROUNDS):
+    for point in todo:
+      if notify is not None:
+        notify(point.stage, done, done + len(todo) - todo.index(point))
+      if time.monotonic() < stop_s or not found.has(point.stage):
+        found.add(point)
+        done += 1
+    if plan_fn is None or time.monotonic() >= stop_s:
+      break
+    used = _used(plan_fn(found.profile(key)), graph)
+    todo = [point for point in sorted(used) if not found.covers(point)]
+    if not todo:
+      break
+  profile = found.profile(key)
   if path is not None:
     documents.write(profile, path)
   return profile
@@ -120,57 +128,84 @@ def fingerprint(graph: graphs.Graph, machine: machines.Machine) -> str:
       for program, node in tracing.stage_nodes(graph.traced.program)
     ],
     [(s.name, s.items, s.quantum) for s in graph.workflow.stages],
+    "with hand-off",
   ]
   text = json.dumps(facts, default=str)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def points(graph: graphs.Graph, machine: machines.Machine) -> Iterator[Point]:
-  """Yields what to time: first all items on one device, then the rest."""
+  """Yields what to time first: all items on one device, then other corners."""
   rest = []
   for stage in graph.workflow.stages:
-    is_host = graph.place[stage.name] != "mesh"
-    available = len(machine.devices)
-    if is_host:
-      available = machine.cluster.num_devices - available
-    counts = _counts(available) if stage.items > 1 or not is_host else [1]
-    sizes = _sizes(stage.items, stage.granule_min)
+    counts = [1]
+    if not _is_barrier(graph, stage.name):
+      counts = sorted({1, _available(graph, machine, stage.name)})
+    sizes = [stage.items]
     if graph.place[stage.name] == "process":
-      sizes, counts = [stage.items], [1]
-    for granule, devices in itertools.product(sizes, counts):
-      point = Point(stage=stage.name, granule=granule, devices=devices)
-      if granule == stage.items and devices == 1:
-        yield point
-      else:
-        rest.append(point)
-  # The corners of each table come before what lies between them.
+      counts = [1]
+    elif (part := _part(stage.items, stage.granule_min)) < stage.items:
+      sizes.append(part)
+    for granule in sizes:
+      for devices in counts:
+        point = Point(stage=stage.name, granule=granule, devices=devices)
+        if granule == stage.items and devices == 1:
+          yield point
+        else:
+          rest.append(point)
   yield from sorted(rest, key=lambda p: (p.devices, -p.granule))
 
 
-def record(graph: graphs.Graph, args: Sequence[Any]) -> dict[str, list[Any]]:
-  """Returns the leaves that reach each stage in one iteration.
+def hand_off_s(machine: machines.Machine) -> float:
+  """Returns the median seconds between one task's end and the next one's start.
 
-  Of a loop that can be divided, those of its first turn.
+  Of tasks that compute next to nothing, on the first two devices in turn.
   """
-  inputs: dict[str, list[Any]] = {}
 
-  def stage_fn(node: tracing.StageNode, leaves: list[Any]) -> Any:
-    inputs[node.name] = leaves
-    return tracing.call_stage(node, leaves)
+  @flow.stage(items={0: 0})
+  def empty(x_b: Any) -> Any:
+    return x_b + 1
 
-  def loop_fn(node: tracing.LoopNode, leaves: list[Any]) -> Any:
-    inputs[node.name] = leaves
-    first = node.num_consts + node.num_carry
-    if node.name in graph.divisions:
-      turn = [*leaves[:first], *(x[0] for x in leaves[first:])]
-      tracing.evaluate(node.body, turn, stage_fn=stage_fn, loop_fn=loop_fn)
-    run = jax.jit(lambda *leaves: tracing.call_loop(node, leaves))
-    return run(*leaves)
-
-  tracing.evaluate(
-    graph.traced.program, args, stage_fn=stage_fn, loop_fn=loop_fn
+  x = jnp.zeros(NUM_EMPTY, jnp.int32)
+  traced = tracing.trace(lambda x: empty(x), x)
+  graph = graphs.describe(traced, name="empty")
+  count = min(2, len(machine.devices))
+  flat = plans.FlatPlan(
+    resources=tuple(
+      plans.Resource(name=str(i), devices=Devices.of([i])) for i in range(count)
+    ),
+    activities=tuple(
+      plans.Activity(
+        kind="compute",
+        stage="empty",
+        resources=(i % count,),
+        duration_ns=0,
+        items=(i, i + 1),
+        index=i,
+      )
+      for i in range(NUM_EMPTY)
+    ),
+    arcs=tuple(plans.Arc(source=i, target=i + 1) for i in range(NUM_EMPTY - 1)),
+    orders=tuple(
+      tuple(plans.Slot(activity=i) for i in range(first, NUM_EMPTY, count))
+      for first in range(count)
+    ),
   )
-  return inputs
+  runner = executor.Executor(
+    graph,
+    tasks.make(flat, graph),
+    machine,
+    compiled=executables.Executables(traced.program),
+  )
+  for _ in runner.iterate([x], iter([()] * 3)):
+    pass
+  events = [e for e in runner.timeline.events if e.iteration]
+  gaps = [
+    b.start_ns - a.stop_ns
+    for a, b in zip(events, events[1:])
+    if a.iteration == b.iteration
+  ]
+  return max(0.0, float(np.median(gaps)) * 1e-9)
 
 
 def links(machine: machines.Machine) -> clusters.Links:
@@ -181,14 +216,14 @@ def links(machine: machines.Machine) -> clusters.Links:
   first = machine.devices[0]
   host = np.ones(LINK_BYTES // 4, np.float32)
   on_first = jax.sharding.SingleDeviceSharding(first)
-  to_device_s = _time(lambda: transport.send(host, on_first))
+  to_device_s = _seconds(lambda: transport.send(host, on_first))
   given = jax.block_until_ready(transport.send(host, on_first))
   pinned = on_first.with_memory_kind("pinned_host")
-  to_host_s = _time(lambda: transport.send(given, pinned))
+  to_host_s = _seconds(lambda: transport.send(given, pinned))
   between = to_device_s
   if len(machine.devices) > 1:
     other = jax.sharding.SingleDeviceSharding(machine.devices[1])
-    between = _time(lambda: transport.send(given, other))
+    between = _seconds(lambda: transport.send(given, other))
   per_device = LINK_BYTES / max(to_device_s, to_host_s)
   return clusters.Links(
     host_bytes_per_s=per_device,
@@ -197,116 +232,170 @@ def links(machine: machines.Machine) -> clusters.Links:
   )
 
 
-def _class_of(
-  graph: graphs.Graph, machine: machines.Machine, stage: str
-) -> str:
-  return machine.mesh_class if graph.place[stage] == "mesh" else machines.HOST
+class _Found:
+  """Samples found so far."""
 
+  def __init__(
+    self,
+    graph: graphs.Graph,
+    machine: machines.Machine,
+    bench: timings.Bench,
+    compiled: executables.Executables,
+    hand_off: float,
+  ) -> None:
+    self._graph, self._machine, self._bench = graph, machine, bench
+    self._compiled = compiled
+    self._hand_off_s = hand_off
+    self._between_s = bench.between_iterations()
+    self._timings: dict[Point, timings.Timing] = {}
+    self._fused: dict[tuple[str, int], timings.Timing] = {}
 
-def _counts(available: int) -> list[int]:
-  counts = [1]
-  while counts[-1] * 2 <= available:
-    counts.append(counts[-1] * 2)
-  return counts if counts[-1] == available else [*counts, available]
+  def has(self, stage: str) -> bool:
+    """Returns whether a stage can be planned."""
+    return any(point.stage == stage for point in self._timings)
 
+  def covers(self, point: Point) -> bool:
+    """Returns whether a point lies between two that were measured."""
+    sizes = [
+      known.granule
+      for known in self._timings
+      if (known.stage, known.devices) == (point.stage, point.devices)
+    ]
+    if self._graph.place[point.stage] == "process":
+      return True
+    return bool(sizes) and min(sizes) <= point.granule <= max(sizes)
 
-def _sizes(items: int, smallest: int) -> list[int]:
-  sizes = [items]
-  while sizes[-1] % 2 == 0 and (sizes[-1] // 2) % smallest == 0:
-    sizes.append(sizes[-1] // 2)
-    if len(sizes) == 5:
-      break
-  if sizes[-1] != smallest and smallest < sizes[-1]:
-    sizes.append(smallest)
-  return sizes
+  def add(self, point: Point) -> None:
+    """Measures a point; of a loop all of its stages together."""
+    if point in self._timings:
+      return
+    node = self._graph.node_of(point.stage)
+    if not isinstance(node, tracing.LoopNode) or node.name == point.stage:
+      self._timings[point] = self._bench.stage(
+        point.stage, point.granule, point.devices
+      )
+      return
+    loop = node.name, point.devices
+    if self._is_fusible(node) and loop not in self._fused:
+      self._fused[loop] = self._bench.fused(node, point.devices)
+    of_lane = self._bench.lane(node, point.granule, point.devices)
+    for stage, timing in of_lane.items():
+      devices = min(
+        point.devices, _available(self._graph, self._machine, stage)
+      )
+      self._timings[
+        Point(stage=stage, granule=point.granule, devices=devices)
+      ] = timing
+
+  def profile(self, key: str) -> profiles.Profile:
+    """Returns what was found, with a fingerprint."""
+    entries = []
+    for stage in self._graph.workflow.stages:
+      samples = [
+        _sample(timing, point.granule, point.devices, self._hand_off_s)
+        for point, timing in sorted(self._timings.items(), key=lambda x: x[0])
+        if point.stage == stage.name
+      ]
+      entries.append(self._entry(stage.name, samples))
+    for name in dict.fromkeys(name for name, _ in self._fused):
+      samples = [
+        _sample(timing, 1, devices, self._hand_off_s)
+        for (loop, devices), timing in sorted(
+          self._fused.items(), key=lambda x: x[0]
+        )
+        if loop == name
+      ]
+      entries.append(self._entry(name, samples))
+    for name, seconds in (
+      (HAND_OFF, self._hand_off_s),
+      (BETWEEN, self._between_s),
+    ):
+      sample = profiles.Sample(granule=1, devices=1, seconds=seconds)
+      entries.append(self._entry(name, [sample]))
+    return profiles.Profile(
+      entries=tuple(entries),
+      provenance=f"measured by rlinf_jax;{self._remarks()} {key}",
+    )
+
+  def _entry(
+    self, name: str, samples: Sequence[profiles.Sample]
+  ) -> profiles.Entry:
+    is_mesh = self._graph.place.get(name, "mesh") == "mesh"
+    return profiles.Entry(
+      stage=name,
+      device_class=self._machine.mesh_class if is_mesh else machines.HOST,
+      law=profiles.Table(samples=tuple(samples), extrapolate=True),
+    )
+
+  def _is_fusible(self, node: tracing.LoopNode) -> bool:
+    return all(
+      self._graph.place[inner.name] == "mesh" for inner in node.body.nodes
+    )
+
+  def _remarks(self) -> str:
+    compile_s = sum(c.seconds for c in self._compiled.compilations)
+    unsteady = [
+      f"{p.stage} ({p.granule} on {p.devices})"
+      for p, t in sorted(self._timings.items(), key=lambda x: x[0])
+      if t.num_outliers
+    ]
+    found = f" compiling took {compile_s:.1f} s;"
+    if unsteady:
+      found += f" outliers in {', '.join(unsteady)};"
+    return found
 
 
 def _sample(
-  graph: graphs.Graph,
-  machine: machines.Machine,
-  compiled: executables.Executables,
-  inputs: dict[str, list[Any]],
-  point: Point,
+  timing: timings.Timing, granule: int, devices: int, hand_off: float
 ) -> profiles.Sample:
-  run = _runner(graph, machine, compiled, inputs, point)
-  start_s = time.perf_counter()
-  if graph.place[point.stage] == "process":
-    run()  # recording its inputs has run it before
-    seconds = time.perf_counter() - start_s
-  else:
-    seconds = _time(run)
   return profiles.Sample(
-    granule=point.granule, devices=point.devices, seconds=seconds
+    granule=granule,
+    devices=devices,
+    seconds=timing.seconds + hand_off,
+    num_bytes=timing.num_bytes,
+    cores=round(timing.cores, 3),
   )
 
 
-def _runner(
-  graph: graphs.Graph,
-  machine: machines.Machine,
-  compiled: executables.Executables,
-  inputs: dict[str, list[Any]],
-  point: Point,
-) -> Callable[[], Any]:
-  node = graph.node_of(point.stage)
-  leaves = inputs[point.stage]
-  if isinstance(node, tracing.LoopNode):
-    if node.name == point.stage:
-      place = executables.for_loop(
-        executables.place_of(machine.devices[: point.devices]), node
-      )
-      placed = transport.send(leaves, place.replicated())
-      loop = compiled.loop(node, place)
-      return lambda: loop(*placed)
-    inner = node.body.by_name[point.stage]
-    assert isinstance(inner, tracing.StageNode)
-    node = inner
-  parts = [
-    x if axis is None else lanes.part(x, axis, 0, point.granule)
-    for x, axis in zip(leaves, node.axes)
-  ]
-  if graph.place[point.stage] != "mesh":
-    return _host_runner(node, parts, point)
-  place = executables.place_of(machine.devices[: point.devices])
-  if not node.is_barrier:
-    place = executables.for_items(place, point.granule, node.spec.quantum)
-  placed = [
-    transport.send(x, place.sharding(axis, point.granule))
-    for x, axis in zip(parts, node.axes)
-  ]
-  stage = compiled.stage(node, place)
-  return lambda: stage(*placed)
+def _used(flat: plans.FlatPlan, graph: graphs.Graph) -> set[Point]:
+  """Returns the points that a plan's predicted time depends on."""
+  used = set()
+  for activity in flat.activities:
+    if activity.kind != "compute" or activity.stage not in graph.place:
+      continue
+    devices = sum(len(flat.resources[r].devices) for r in activity.resources)
+    granule = activity.items[1] - activity.items[0]
+    used.add(Point(stage=activity.stage, granule=granule, devices=devices))
+  return used
 
 
-def _host_runner(
-  node: tracing.StageNode, leaves: Sequence[Any], point: Point
-) -> Callable[[], Any]:
-  size = -(-point.granule // point.devices)
-  on_host = [np.asarray(x) for x in leaves]
-  shares = [
-    [
-      x if axis is None else x[(slice(None),) * axis + (slice(a, a + size),)]
-      for x, axis in zip(on_host, node.axes)
-    ]
-    for a in range(0, point.granule, size)
-  ]
-
-  pool = futures.ThreadPoolExecutor(point.devices)
-
-  def run() -> Any:
-    list(pool.map(lambda share: node.call.on_host(*share), shares))
-    return ()
-
-  return run
+def _available(
+  graph: graphs.Graph, machine: machines.Machine, stage: str
+) -> int:
+  available = len(machine.devices)
+  if graph.place[stage] != "mesh":
+    available = machine.cluster.num_devices - available
+  return available
 
 
-def _time(run: Callable[[], Any]) -> float:
+def _is_barrier(graph: graphs.Graph, stage: str) -> bool:
+  node = graph.node_of(stage)
+  return isinstance(node, tracing.StageNode) and node.is_barrier
+
+
+def _part(items: int, smallest: int) -> int:
+  """Returns about a quarter of the items, in whole smallest granules."""
+  for granule in range(items // FIRST_SHARE, smallest, -1):
+    if items % granule == 0 and granule % smallest == 0:
+      return granule
+  return min(items, smallest)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
   """Returns the median seconds of a run, after one that compiles."""
-  jax.block_until_ready(run())
-  times: list[float] = []
-  while len(times) < MIN_REPEATS or (
-    sum(times) < SAMPLE_S and len(times) < MAX_REPEATS
-  ):
+  seconds = []
+  for _ in range(1 + timings.MIN_REPEATS):
     start = time.perf_counter()
     jax.block_until_ready(run())
-    times.append(time.perf_counter() - start)
-  return statistics.median(times)
+    seconds.append(time.perf_counter() - start)
+  return float(np.median(seconds[1:]))

@@ -10,6 +10,7 @@ is executed macro-to-micro flow.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import pathlib
@@ -26,12 +27,15 @@ from rlinf_jax.runtime import (
   machines,
   measurements,
   meshes,
+  predictions,
   tasks,
   tracing,
   transport,
 )
 from scheduler import (
+  clusters,
   documents,
+  errors,
   evaluation,
   planners,
   plans,
@@ -55,7 +59,8 @@ class Options:
       each stage that is not on a mesh, if it has none.
     profile: by default it is measured when the flow is first called.
     profile_path: where a measured profile is kept, see `measurements.measure`.
-    measure_s: time for measuring.
+    measure_s: time for measuring; what no plan can do without is measured
+      later too.
     budget_bytes: memory of each device; more is an error that names the stage.
     deadline_s: how long nothing may happen before the flow is given up.
     plan_budget: how much the planner may search.
@@ -69,7 +74,7 @@ class Options:
   machine: machines.Machine | None = None
   profile: profiles.Profile | None = None
   profile_path: str | pathlib.Path | None = None
-  measure_s: float = 60.0
+  measure_s: float = 30.0
   budget_bytes: int | None = None
   deadline_s: float = executor.DEFAULT_DEADLINE_S
   plan_budget: planners.Budget = planners.Budget()
@@ -174,7 +179,12 @@ class M2Flow:
     ready = self._ready
     options = dataclasses.replace(self._options, plan=plan)
     self._prepared = _under_plan(
-      self._fn, options, ready.graph, ready.profile, ready.machine
+      self._fn,
+      options,
+      ready.graph,
+      ready.profile,
+      ready.machine,
+      ready.compiled,
     )
     self._options = options
 
@@ -201,8 +211,13 @@ class M2Flow:
 
   @property
   def evaluation(self) -> evaluation.Evaluation:
-    """The plan's predicted period, memory and flat form."""
+    """The plan as planners see it: its period, memory and flat form."""
     return self._ready.evaluation
+
+  @property
+  def prediction(self) -> predictions.Prediction:
+    """What an iteration should take on this machine."""
+    return self._ready.prediction
 
   @property
   def timeline(self) -> timelines.Timeline:
@@ -233,6 +248,8 @@ class M2Flow:
     ]
     if ready.program is not None:
       lines.append("Everything is on the same devices: one program.")
+    lines.append(f"Predicted on this machine: {ready.prediction}.")
+    lines.append(f"Profile: {ready.profile.provenance}.")
     text = reports.explain(
       ready.evaluation, ready.graph.workflow, ready.machine.cluster
     )
@@ -260,24 +277,22 @@ class M2Flow:
 
   def compare(self) -> str:
     """Returns what the last call took, beside what was predicted."""
-    timeline, predicted_s = self.timeline, self.evaluation.seconds
+    timeline = self.timeline
     n = timeline.num_iterations
     if n < 2:
       return "nothing to compare: one program, or fewer than two iterations"
     first, last = (timeline.iteration_stop_ns(i) for i in (0, n - 1))
     measured_s = (last - first) / (n - 1) * 1e-9
     busy_ns = _busy_ns([e for e in timeline.events if e.iteration])
-    expected_ns: dict[str, int] = {}
-    for a in self.evaluation.flat.activities:
-      expected_ns[a.stage] = expected_ns.get(a.stage, 0) + a.duration_ns
+    predicted_s = self.prediction.seconds
     lines = [
-      f"an iteration took {measured_s:.6f} s; {predicted_s:.6f} s were"
-      " predicted"
+      f"an iteration took {measured_s:.6f} s; {self.prediction} were predicted,"
+      f" {predicted_s / measured_s - 1:+.1%}"
     ]
     for stage, ns in busy_ns.items():
       lines.append(
         f"  {stage}: {ns / (n - 1) * 1e-9:.6f} s,"
-        f" {expected_ns.get(stage, 0) * 1e-9:.6f} s predicted"
+        f" {self.prediction.stage_s.get(stage, 0.0):.6f} s predicted"
       )
     return "\n".join(lines)
 
@@ -299,7 +314,9 @@ class _Prepared:
   profile: profiles.Profile
   plan: plans.Plan
   evaluation: evaluation.Evaluation
+  prediction: predictions.Prediction
   machine: machines.Machine
+  compiled: executables.Executables
   label: str
   why_close: tuple[str, ...]
   executor: executor.Executor | None
@@ -316,15 +333,23 @@ def _prepare(
     options.machine or machines.of_process(memory_bytes=options.budget_bytes),
     sum(place != "mesh" for place in graph.place.values()),
   )
+  compiled = executables.Executables(traced.program)
+
+  def plan_fn(profile: profiles.Profile) -> plans.FlatPlan:
+    plan = _plan(options, graph, profile, machine)
+    return _evaluate(plan, options, graph, profile, machine).flat
+
   profile = options.profile or measurements.measure(
     graph,
     machine,
     jax.tree.leaves(args),
+    compiled=compiled,
+    plan_fn=plan_fn,
     budget_s=options.measure_s,
     path=options.profile_path,
     notify=options.notify,
   )
-  prepared = _under_plan(fn, options, graph, profile, machine)
+  prepared = _under_plan(fn, options, graph, profile, machine, compiled)
   if prepared.executor is not None and "process" not in graph.place.values():
     # Two iterations whose results nobody sees compile everything ahead: the
     # second one's state lies where the first has left it. A service is spared
@@ -341,11 +366,10 @@ def _under_plan(
   graph: graphs.Graph,
   profile: profiles.Profile,
   machine: machines.Machine,
+  compiled: executables.Executables,
 ) -> _Prepared:
   plan = _plan(options, graph, profile, machine)
-  evaluated = evaluation.evaluate(
-    plan, graph.workflow, profile, machine.cluster, seed=options.seed
-  )
+  evaluated = _evaluate(plan, options, graph, profile, machine)
   why_close = _why_close(graph)
   program = runner = None
   devices = _one_program_on(graph, evaluated.flat, machine)
@@ -358,6 +382,7 @@ def _under_plan(
       graph,
       tasks.make(evaluated.flat, graph),
       machine,
+      compiled=compiled,
       budget_bytes=options.budget_bytes,
       deadline_s=options.deadline_s,
     )
@@ -366,7 +391,9 @@ def _under_plan(
     profile=profile,
     plan=plan,
     evaluation=evaluated,
+    prediction=_predict(evaluated.flat, options, graph, profile, machine),
     machine=machine,
+    compiled=compiled,
     label="close" if why_close else "bitwise",
     why_close=why_close,
     executor=runner,
@@ -380,17 +407,73 @@ def _plan(
   profile: profiles.Profile,
   machine: machines.Machine,
 ) -> plans.Plan:
+  """Returns the plan asked for.
+
+  Of `auto` the better one, as predicted for this machine, of its plan and of
+  all stages in turn: planners know neither that those are one program nor that
+  devices of a CPU share its cores.
+  """
   if isinstance(options.plan, (plans.TreePlan, plans.FlatPlan)):
     return options.plan
-  if options.plan in planners.PLANNERS:
-    return planners.PLANNERS[str(options.plan)](
-      graph.workflow,
-      profile,
-      machine.cluster,
-      options.plan_budget,
-      options.seed,
+  if options.plan not in planners.PLANNERS:
+    return plans.read(options.plan)
+
+  def made_by(name: str, cluster: clusters.Cluster) -> plans.Plan:
+    planner = planners.PLANNERS[name]
+    return planner(
+      graph.workflow, profile, cluster, options.plan_budget, options.seed
     )
-  return plans.read(options.plan)
+
+  chosen = made_by(str(options.plan), machine.cluster)
+  if options.plan != "auto":
+    return chosen
+  found = [chosen]
+  for smaller in (machine.cluster, *machines.of_one_device(machine)):
+    with contextlib.suppress(errors.SchedulerError):
+      found.append(made_by("collocated", smaller))
+  return min(
+    found, key=lambda plan: _seconds(plan, options, graph, profile, machine)
+  )
+
+
+def _seconds(
+  plan: plans.Plan,
+  options: Options,
+  graph: graphs.Graph,
+  profile: profiles.Profile,
+  machine: machines.Machine,
+) -> float:
+  flat = _evaluate(plan, options, graph, profile, machine).flat
+  return _predict(flat, options, graph, profile, machine).seconds
+
+
+def _evaluate(
+  plan: plans.Plan,
+  options: Options,
+  graph: graphs.Graph,
+  profile: profiles.Profile,
+  machine: machines.Machine,
+) -> evaluation.Evaluation:
+  return evaluation.evaluate(
+    plan, graph.workflow, profile, machine.cluster, seed=options.seed
+  )
+
+
+def _predict(
+  flat: plans.FlatPlan,
+  options: Options,
+  graph: graphs.Graph,
+  profile: profiles.Profile,
+  machine: machines.Machine,
+) -> predictions.Prediction:
+  one_program = _one_program_on(graph, flat, machine)
+  return predictions.predict(
+    flat,
+    graph,
+    profile,
+    machine,
+    is_one_program=bool(one_program) and not options.staleness,
+  )
 
 
 def _one_program_on(

@@ -105,7 +105,11 @@ def compile_programs(
     iteration = functools.partial(_iteration, algorithm, config.unroll_length)
     if num_seeds > 1:
       iteration = jax.vmap(iteration, in_axes=(0, None))
-    planned = transform(iteration)
+
+    def show(stage: str, done: int, total: int) -> None:
+      display.name_phase(f"measure {stage} ({done} of {total})")
+
+    planned = transform(iteration, notify=show)
     with display.phase("trace, measure and plan"):
       planned.prepare(compiled_init(), np.int32(_whole(config)))
   else:

@@ -1,0 +1,150 @@
+"""Profiles hold what an executor takes, and what a plan needs to know."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rlinf_jax import flow, runtime
+from rlinf_jax.runtime import (
+  executables,
+  graphs,
+  machines,
+  measurements,
+  tracing,
+)
+from scheduler import documents, plans, profiles
+from tests.runtime import flows
+
+ITEM_S = 4e-3
+
+
+def same(x_b):
+  return jax.ShapeDtypeStruct(x_b.shape, x_b.dtype)
+
+
+@flow.stage(items={0: 0}, place="host", out_fn=same)
+def sleep(x_b):
+  time.sleep(ITEM_S * len(x_b))
+  return x_b + 1
+
+
+def described(fn, *args):
+  traced = tracing.trace(fn, *args)
+  return graphs.describe(traced), executables.Executables(traced.program)
+
+
+def measured(fn, args, machine, **kwargs):
+  graph, compiled = described(fn, *args)
+  return measurements.measure(
+    graph, machine, jax.tree.leaves(args), compiled=compiled, **kwargs
+  )
+
+
+def law(profile, stage):
+  (entry,) = [e for e in profile.entries if e.stage == stage]
+  return entry.law
+
+
+@pytest.fixture(scope="module")
+def slept():
+  args = (jnp.arange(8, dtype=jnp.int32),)
+  machine = machines.of_process(1, num_host_slots=4)
+  return measured(lambda x: sleep(x), args, machine)
+
+
+def test_a_stage_that_sleeps_takes_as_long_as_it_sleeps(slept):
+  for sample in law(slept, "sleep").samples:
+    least_s = ITEM_S * sample.granule / min(sample.devices, sample.granule)
+    assert least_s <= sample.seconds < least_s + 6e-3
+
+
+def test_the_first_points_are_all_items_and_a_quarter_on_one_and_all(slept):
+  assert {(s.granule, s.devices) for s in law(slept, "sleep").samples} == {
+    (8, 1),
+    (8, 4),
+    (2, 1),
+    (2, 4),
+  }
+
+
+def test_handing_a_task_out_is_measured(slept):
+  (sample,) = law(slept, measurements.HAND_OFF).samples
+  assert 0 < sample.seconds < 5e-3
+
+
+def test_what_a_plan_uses_beyond_the_first_points_is_measured_too():
+  machine = machines.of_process(1, num_host_slots=4)
+  graph, compiled = described(lambda x: sleep(x), jnp.arange(8))
+
+  def plan_fn(profile):
+    del profile
+    return plans.FlatPlan(
+      resources=(plans.Resource(name="1-2", devices=plans.Devices.span(1, 3)),),
+      activities=(
+        plans.Activity(
+          kind="compute",
+          stage="sleep",
+          resources=(0,),
+          duration_ns=1,
+          items=(0, 4),
+        ),
+      ),
+      arcs=(),
+      orders=((plans.Slot(activity=0),),),
+    )
+
+  profile = measurements.measure(
+    graph, machine, [jnp.arange(8)], compiled=compiled, plan_fn=plan_fn
+  )
+  found = {(s.granule, s.devices) for s in law(profile, "sleep").samples}
+  assert (4, 2) in found
+
+
+def test_without_time_every_stage_is_measured_once():
+  machine = machines.of_process(2)
+  args = (flows.first_state(), *flows.keys(1))
+  profile = measured(flows.iteration, args, machine, budget_s=0.0)
+  for stage in ("act", "simulate", "score", "grad", "apply_update"):
+    assert len(law(profile, stage).samples) == 1
+  assert law(profile, "score").samples[0].num_bytes > 0
+  assert "act+simulate" in [e.stage for e in profile.entries]
+
+
+def test_a_profile_is_read_again_where_it_fits(tmp_path):
+  path = tmp_path / "profile.json"
+  args = (jnp.arange(8, dtype=jnp.int32),)
+  machine = machines.of_process(1, num_host_slots=1)
+  fn = lambda x: sleep(x)
+  first = measured(fn, args, machine, path=path, budget_s=0.0)
+  assert documents.read(profiles.Profile, path) == first
+  assert measured(fn, args, machine, path=path) == first
+  more = machines.of_process(1, num_host_slots=2)
+  assert measured(fn, args, more, path=path, budget_s=0.0) != first
+
+
+def test_nothing_is_compiled_once_a_flow_is_prepared():
+  machine = machines.of_process(2)
+  tree = plans.Spatial(
+    children=(
+      flows.lanes("0", "0"),
+      plans.Temporal(
+        children=tuple(
+          flows.run(name, "1", 1 if name == "apply_update" else 8)
+          for name in ("score", "grad", "apply_update")
+        )
+      ),
+    )
+  )
+  run = runtime.m2flow(
+    flows.iteration,
+    plan=plans.TreePlan(root=tree),
+    machine=machine,
+    profile=flows.profile(machine.mesh_class),
+  )
+  compiled = run.prepare(flows.first_state(), *flows.keys(1)).compiled
+  before = len(compiled.compilations)
+  for _ in run.iterate(flows.first_state(), [(key,) for key in flows.keys(3)]):
+    pass
+  assert before and len(compiled.compilations) == before
