@@ -6,6 +6,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 VENV := .venv
 BENCH_VENV := .venv-bench
+VLLM_VENV := .venv-vllm
 RUN := $(VENV)/bin/python -m
 
 # On a machine with an NVIDIA GPU: Warp, and JAX for the CUDA that its driver and
@@ -27,7 +28,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-fast lint format types bench \
-  clean setup
+  vllm clean setup
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' \
@@ -58,10 +59,13 @@ bench: ## compares with other PPOs, from an environment of its own
 	  -e '.[brax$(GPU)]'
 	@$(BENCH_VENV)/bin/python -m benchmarks.compare_ppo $(ARGS)
 
+vllm: setup ## installs vLLM, to generate with: on a CPU into the environment
+	@.ci/vllm $(VENV) $(VLLM_VENV)
+
 setup: ## creates or updates the environment and does nothing else
 	@.ci/venv $(VENV) -e '.[$(EXTRAS)]'
 
 clean: ## removes the environments and every cache; runs/ stays
-	rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info .jax_cache \
+	rm -rf $(VENV) $(BENCH_VENV) $(VLLM_VENV) build dist *.egg-info .jax_cache \
 	  .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,7 +45,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 2.0)
 # marker -> (whether its tests can run here, what they need)
 NEEDS = {
   "gpu": (HAS_GPU, "an NVIDIA GPU and the extra gpu or gpu-cuda12"),
-  "vllm": (importlib.util.find_spec("vllm") is not None, "vllm"),
+  "vllm": (
+    importlib.util.find_spec("vllm") is not None,
+    "vllm, which `make vllm` installs where there is no GPU",
+  ),
   "ray": (importlib.util.find_spec("ray") is not None, "ray"),
 }
 

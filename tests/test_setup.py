@@ -112,6 +112,13 @@ def test_nothing_is_installed_until_pyproject_changes(machine):
   assert len(machine.pip_calls()) == 2
 
 
+def test_what_has_a_stamp_of_its_own_is_installed_beside_the_rest(machine):
+  machine.add_python("python3", "3.11.2")
+  for stamp in ("installed", "installed-more", "installed", "installed-more"):
+    assert machine.run(STAMP=stamp).returncode == 0
+  assert len(machine.pip_calls()) == 2
+
+
 def test_a_failed_install_shows_pip_s_words_and_is_tried_again(machine):
   machine.add_python("python3", "3.11.2")
   (machine.project / "pip_status").write_text("1")
