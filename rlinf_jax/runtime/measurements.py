@@ -144,6 +144,8 @@ def points(graph: graphs.Graph, machine: machines.Machine) -> Iterator[Point]:
     sizes = [stage.items]
     if graph.place[stage.name] == "process":
       counts = [1]
+    elif machine.cluster.num_devices == 1:
+      pass  # there is nothing to be divided for
     elif (part := _part(stage.items, stage.granule_min)) < stage.items:
       sizes.append(part)
     for granule in sizes:

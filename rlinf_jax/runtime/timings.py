@@ -164,9 +164,12 @@ class Bench:
   def _run_once(self, args: Sequence[Any]) -> None:
     def stage_fn(node: tracing.StageNode, leaves: list[Any]) -> Any:
       if node.spec.place != "mesh":
-        seconds, out = _clocked(lambda: node.call.on_host(*leaves))
+        out = node.call.on_host(*leaves)
         if node.spec.place == "process":
-          self._called_s[node.name] = seconds
+          # Again: the first call may have started what serves it.
+          self._called_s[node.name], out = _clocked(
+            functools.partial(node.call.on_host, *leaves)
+          )
       else:
         here = transport.send(leaves, self._home.replicated())
         out = self._compiled.stage(node, self._home)(*here)

@@ -10,32 +10,29 @@ is executed macro-to-micro flow.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import pathlib
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from rlinf_jax import flow
 from rlinf_jax.runtime import (
+  choices,
   executables,
   executor,
   graphs,
   machines,
   measurements,
-  meshes,
+  one_program,
   predictions,
   tasks,
   tracing,
-  transport,
 )
 from scheduler import (
-  clusters,
   documents,
-  errors,
   evaluation,
   planners,
   plans,
@@ -45,7 +42,7 @@ from scheduler import (
   workflows,
 )
 
-PlanLike = str | pathlib.Path | plans.TreePlan | plans.FlatPlan
+PlanLike = choices.PlanLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,9 +150,10 @@ class M2Flow:
     prepared = self.prepare(state, *first)
     every = itertools.chain([first], rest)
     if prepared.program is not None:
+      prepared.program.forget()
       for given in every:
         out = prepared.program(state, *given)
-        state = _state_of(out, state)
+        state = one_program.state_of(out, state)
         yield out
       return
     assert prepared.executor is not None
@@ -207,25 +205,26 @@ class M2Flow:
   @property
   def plan(self) -> plans.Plan:
     """The plan, as the planner made it."""
-    return self._ready.plan
+    return self._ready.choice.plan
 
   @property
   def evaluation(self) -> evaluation.Evaluation:
     """The plan as planners see it: its period, memory and flat form."""
-    return self._ready.evaluation
+    return self._ready.choice.evaluation
 
   @property
   def prediction(self) -> predictions.Prediction:
     """What an iteration should take on this machine."""
-    return self._ready.prediction
+    return self._ready.choice.prediction
 
   @property
   def timeline(self) -> timelines.Timeline:
-    """What ran when, in the last call; empty where one program runs."""
-    runner = self._ready.executor
-    if runner is None:
-      return timelines.Timeline(source="measured", events=())
-    return runner.timeline
+    """What ran when, in the last call; see `OneProgram.timeline` too."""
+    ready = self._ready
+    if ready.program is not None:
+      return ready.program.timeline()
+    assert ready.executor is not None
+    return ready.executor.timeline
 
   @property
   def is_one_program(self) -> bool:
@@ -235,7 +234,7 @@ class M2Flow:
   @property
   def label(self) -> str:
     """Whether the numbers are the eager ones: "bitwise", or "close"."""
-    return self._ready.label
+    return "close" if self._ready.why_close else "bitwise"
 
   def explain(self) -> str:
     """Returns why the plan is as it is, what it was predicted to take."""
@@ -243,28 +242,31 @@ class M2Flow:
     lines = [
       workflows.format_workflow(ready.graph.workflow),
       "",
-      f"Results are {ready.label}.",
+      f"Results are {self.label}.",
       *(f"  not bitwise: {why}" for why in ready.why_close[:5]),
     ]
     if ready.program is not None:
       lines.append("Everything is on the same devices: one program.")
-    lines.append(f"Predicted on this machine: {ready.prediction}.")
+    lines.append(f"Predicted on this machine: {self.prediction}.")
     lines.append(f"Profile: {ready.profile.provenance}.")
     text = reports.explain(
-      ready.evaluation, ready.graph.workflow, ready.machine.cluster
+      self.evaluation, self.workflow, ready.machine.cluster
     )
     return "\n".join([*lines, "", text])
 
   def write_report(self, directory: str | pathlib.Path) -> list[pathlib.Path]:
     """Writes what the last call did; returns the files.
 
-    report.html (what ran when, use of devices, what to try next), trace.json
-    (for Perfetto or chrome://tracing) and plan.json.
+    plan.json and, if anything ran, report.html (what ran when, use of devices,
+    what to try next) and trace.json (for Perfetto or chrome://tracing).
     """
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     page, trace = folder / "report.html", folder / "trace.json"
     timeline = self.timeline
+    documents.write(self.plan, folder / "plan.json")
+    if not timeline.events:
+      return [folder / "plan.json"]
     reports.write_page(
       timeline,
       page,
@@ -272,7 +274,6 @@ class M2Flow:
       text=f"{self.explain()}\n\n{self.compare()}",
     )
     reports.write_perfetto(timeline, trace)
-    documents.write(self.plan, folder / "plan.json")
     return [page, trace, folder / "plan.json"]
 
   def compare(self) -> str:
@@ -280,15 +281,19 @@ class M2Flow:
     timeline = self.timeline
     n = timeline.num_iterations
     if n < 2:
-      return "nothing to compare: one program, or fewer than two iterations"
-    first, last = (timeline.iteration_stop_ns(i) for i in (0, n - 1))
-    measured_s = (last - first) / (n - 1) * 1e-9
-    busy_ns = _busy_ns([e for e in timeline.events if e.iteration])
+      return "nothing to compare: fewer than two iterations"
+    stops = [timeline.iteration_stop_ns(i) for i in range(n)]
+    # The median: checkpoints and evaluations come between some iterations.
+    measured_s = statistics.median(b - a for a, b in itertools.pairwise(stops))
+    measured_s *= 1e-9
     predicted_s = self.prediction.seconds
     lines = [
       f"an iteration took {measured_s:.6f} s; {self.prediction} were predicted,"
       f" {predicted_s / measured_s - 1:+.1%}"
     ]
+    if self.is_one_program:
+      return lines[0]
+    busy_ns = _busy_ns([e for e in timeline.events if e.iteration])
     for stage, ns in busy_ns.items():
       lines.append(
         f"  {stage}: {ns / (n - 1) * 1e-9:.6f} s,"
@@ -312,15 +317,12 @@ class _Prepared:
 
   graph: graphs.Graph
   profile: profiles.Profile
-  plan: plans.Plan
-  evaluation: evaluation.Evaluation
-  prediction: predictions.Prediction
+  choice: choices.Choice
   machine: machines.Machine
   compiled: executables.Executables
-  label: str
   why_close: tuple[str, ...]
   executor: executor.Executor | None
-  program: Any
+  program: one_program.OneProgram | None
 
 
 def _prepare(
@@ -336,8 +338,7 @@ def _prepare(
   compiled = executables.Executables(traced.program)
 
   def plan_fn(profile: profiles.Profile) -> plans.FlatPlan:
-    plan = _plan(options, graph, profile, machine)
-    return _evaluate(plan, options, graph, profile, machine).flat
+    return _choose(options, graph, profile, machine).evaluation.flat
 
   profile = options.profile or measurements.measure(
     graph,
@@ -357,6 +358,8 @@ def _prepare(
     inputs = iter([jax.tree.leaves(args[1:])] * 2)
     for _ in prepared.executor.iterate(jax.tree.leaves(args[0]), inputs):
       pass
+  elif prepared.program is not None:
+    prepared.program.warm_up(*args)
   return prepared
 
 
@@ -368,19 +371,14 @@ def _under_plan(
   machine: machines.Machine,
   compiled: executables.Executables,
 ) -> _Prepared:
-  plan = _plan(options, graph, profile, machine)
-  evaluated = _evaluate(plan, options, graph, profile, machine)
-  why_close = _why_close(graph)
+  choice = _choose(options, graph, profile, machine)
   program = runner = None
-  devices = _one_program_on(graph, evaluated.flat, machine)
-  if devices and not options.staleness:
-    mesh = None if len(devices) == 1 else meshes.mesh_of(devices)
-    program = flow.fuse(fn, mesh=mesh, donate=(0,) if options.donate else ())
-    program = _placed(program, devices)
+  if choice.devices:
+    program = one_program.OneProgram(fn, choice.devices, donate=options.donate)
   else:
     runner = executor.Executor(
       graph,
-      tasks.make(evaluated.flat, graph),
+      tasks.make(choice.evaluation.flat, graph),
       machine,
       compiled=compiled,
       budget_bytes=options.budget_bytes,
@@ -389,137 +387,29 @@ def _under_plan(
   return _Prepared(
     graph=graph,
     profile=profile,
-    plan=plan,
-    evaluation=evaluated,
-    prediction=_predict(evaluated.flat, options, graph, profile, machine),
+    choice=choice,
     machine=machine,
     compiled=compiled,
-    label="close" if why_close else "bitwise",
-    why_close=why_close,
+    why_close=tuple(choices.why_close(graph)),
     executor=runner,
     program=program,
   )
 
 
-def _plan(
+def _choose(
   options: Options,
   graph: graphs.Graph,
   profile: profiles.Profile,
   machine: machines.Machine,
-) -> plans.Plan:
-  """Returns the plan asked for.
-
-  Of `auto` the better one, as predicted for this machine, of its plan and of
-  all stages in turn: planners know neither that those are one program nor that
-  devices of a CPU share its cores.
-  """
-  if isinstance(options.plan, (plans.TreePlan, plans.FlatPlan)):
-    return options.plan
-  if options.plan not in planners.PLANNERS:
-    return plans.read(options.plan)
-
-  def made_by(name: str, cluster: clusters.Cluster) -> plans.Plan:
-    planner = planners.PLANNERS[name]
-    return planner(
-      graph.workflow, profile, cluster, options.plan_budget, options.seed
-    )
-
-  chosen = made_by(str(options.plan), machine.cluster)
-  if options.plan != "auto":
-    return chosen
-  found = [chosen]
-  for smaller in (machine.cluster, *machines.of_one_device(machine)):
-    with contextlib.suppress(errors.SchedulerError):
-      found.append(made_by("collocated", smaller))
-  return min(
-    found, key=lambda plan: _seconds(plan, options, graph, profile, machine)
-  )
-
-
-def _seconds(
-  plan: plans.Plan,
-  options: Options,
-  graph: graphs.Graph,
-  profile: profiles.Profile,
-  machine: machines.Machine,
-) -> float:
-  flat = _evaluate(plan, options, graph, profile, machine).flat
-  return _predict(flat, options, graph, profile, machine).seconds
-
-
-def _evaluate(
-  plan: plans.Plan,
-  options: Options,
-  graph: graphs.Graph,
-  profile: profiles.Profile,
-  machine: machines.Machine,
-) -> evaluation.Evaluation:
-  return evaluation.evaluate(
-    plan, graph.workflow, profile, machine.cluster, seed=options.seed
-  )
-
-
-def _predict(
-  flat: plans.FlatPlan,
-  options: Options,
-  graph: graphs.Graph,
-  profile: profiles.Profile,
-  machine: machines.Machine,
-) -> predictions.Prediction:
-  one_program = _one_program_on(graph, flat, machine)
-  return predictions.predict(
-    flat,
+) -> choices.Choice:
+  return choices.choose(
+    options.plan,
     graph,
     profile,
     machine,
-    is_one_program=bool(one_program) and not options.staleness,
+    budget=options.plan_budget,
+    seed=options.seed,
   )
-
-
-def _one_program_on(
-  graph: graphs.Graph, flat: plans.FlatPlan, machine: machines.Machine
-) -> tuple[jax.Device, ...]:
-  """Returns the devices on which all computes run whole, or ()."""
-  computes = [a for a in flat.activities if a.kind == "compute"]
-  places = {a.resources for a in computes}
-  if len(places) != 1 or any(p != "mesh" for p in graph.place.values()):
-    return ()
-  if any(a.kind in ("swap_in", "swap_out") for a in flat.activities):
-    return ()
-  for a in computes:
-    if a.items != (0, graph.workflow.stage(a.stage).items):
-      return ()
-  found = [flat.resources[r].devices for r in places.pop()]
-  numbers = sorted(i for devices in found for i in devices)
-  return tuple(machine.devices[i] for i in numbers)
-
-
-def _placed(program: Any, devices: tuple[jax.Device, ...]) -> Any:
-  """Returns a program that brings to its devices what is not there yet."""
-  whole = executables.place_of(devices).replicated()
-
-  def run(*args: Any) -> Any:
-    def place(x: Any) -> Any:
-      is_array = isinstance(x, jax.Array)
-      is_there = is_array and x.sharding.device_set == set(devices)
-      return x if is_there else transport.send(x, whole)
-
-    return program(*jax.tree.map(place, args))
-
-  return run
-
-
-def _why_close(graph: graphs.Graph) -> tuple[str, ...]:
-  """Returns what keeps the flow from giving the same bits under any plan."""
-  reasons = [f"glue rounds: {glue}" for glue in graph.traced.inexact]
-  for _, node in tracing.stage_nodes(graph.traced.program):
-    if (
-      not node.is_barrier
-      and node.spec.quantum is None
-      and node.spec.place == "mesh"
-    ):
-      reasons.append(f"stage '{node.name}' has no quantum")
-  return tuple(reasons)
 
 
 def _busy_ns(events: Sequence[timelines.Event]) -> dict[str, int]:
@@ -532,9 +422,3 @@ def _busy_ns(events: Sequence[timelines.Event]) -> dict[str, int]:
     busy_ns[event.stage] = busy_ns.get(event.stage, 0) + spent
     until_ns[event.stage] = max(event.stop_ns, from_ns)
   return busy_ns
-
-
-def _state_of(out: Any, state: Any) -> Any:
-  given: Any = jax.tree.structure(state)
-  returned: Any = jax.tree.structure(out)
-  return out if returned == given else out[0]

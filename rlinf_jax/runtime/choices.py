@@ -1,0 +1,130 @@
+"""Which plan a macro flow is executed under, and what is known of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+
+import jax
+
+from rlinf_jax.runtime import graphs, machines, predictions, tracing
+from scheduler import (
+  clusters,
+  errors,
+  evaluation,
+  planners,
+  plans,
+  profiles,
+)
+
+PlanLike = str | pathlib.Path | plans.TreePlan | plans.FlatPlan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+  """A plan that can run.
+
+  Attributes:
+    plan: as it was made.
+    evaluation: as planners see it.
+    prediction: what an iteration should take on this machine.
+    devices: on which everything is one program; () where stages are handed out.
+  """
+
+  plan: plans.Plan
+  evaluation: evaluation.Evaluation
+  prediction: predictions.Prediction
+  devices: tuple[jax.Device, ...]
+
+
+def choose(
+  asked: PlanLike,
+  graph: graphs.Graph,
+  profile: profiles.Profile,
+  machine: machines.Machine,
+  *,
+  budget: planners.Budget,
+  seed: int,
+) -> Choice:
+  """Returns the plan asked for, evaluated.
+
+  Of `auto` the better one, as predicted for this machine, of its plan and of
+  all stages in turn: planners know neither that those are one program nor that
+  devices of a CPU share its cores.
+
+  Args:
+    asked: a planner's name, a plan, or the path of its JSON.
+    graph: the macro flow.
+    profile: its durations.
+    machine: on what.
+    budget: of a planner.
+    seed: of a planner.
+
+  Raises:
+    SchedulerError: there is no plan that can run.
+  """
+
+  def evaluated(plan: plans.Plan) -> Choice:
+    found = evaluation.evaluate(
+      plan, graph.workflow, profile, machine.cluster, seed=seed
+    )
+    devices = _one_program_on(graph, found.flat, machine)
+    return Choice(
+      plan=plan,
+      evaluation=found,
+      prediction=predictions.predict(
+        found.flat, graph, profile, machine, is_one_program=bool(devices)
+      ),
+      devices=devices,
+    )
+
+  def made_by(name: str, cluster: clusters.Cluster) -> Choice:
+    planner = planners.PLANNERS[name]
+    return evaluated(planner(graph.workflow, profile, cluster, budget, seed))
+
+  if isinstance(asked, (plans.TreePlan, plans.FlatPlan)):
+    return evaluated(asked)
+  if asked not in planners.PLANNERS:
+    return evaluated(plans.read(asked))
+  found = [made_by(str(asked), machine.cluster)]
+  if asked == "auto":
+    for cluster in (machine.cluster, *machines.of_one_device(machine)):
+      with contextlib.suppress(errors.SchedulerError):
+        found.append(made_by("collocated", cluster))
+  return min(found, key=lambda choice: choice.prediction.seconds)
+
+
+def why_close(graph: graphs.Graph) -> Iterator[str]:
+  """Yields what keeps the flow from giving the same bits under any plan."""
+  for glue in graph.traced.inexact:
+    yield f"glue rounds: {glue}"
+  for _, node in tracing.stage_nodes(graph.traced.program):
+    if (
+      not node.is_barrier
+      and node.spec.quantum is None
+      and node.spec.place == "mesh"
+    ):
+      yield f"stage '{node.name}' has no quantum"
+
+
+def _one_program_on(
+  graph: graphs.Graph, flat: plans.FlatPlan, machine: machines.Machine
+) -> tuple[jax.Device, ...]:
+  """Returns the devices on which all computes run whole, or ()."""
+  computes = [a for a in flat.activities if a.kind == "compute"]
+  places = {a.resources for a in computes}
+  if len(places) != 1 or any(p != "mesh" for p in graph.place.values()):
+    return ()
+  if any(a.kind in ("swap_in", "swap_out") for a in flat.activities):
+    return ()
+  # Iterations that overlap are no program that is called once for each.
+  if graph.workflow.staleness:
+    return ()
+  for a in computes:
+    if a.items != (0, graph.workflow.stage(a.stage).items):
+      return ()
+  found = [flat.resources[r].devices for r in places.pop()]
+  numbers = sorted(i for devices in found for i in devices)
+  return tuple(machine.devices[i] for i in numbers)

@@ -1,0 +1,105 @@
+"""A macro flow as one program, where a plan has it all on the same devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rlinf_jax import flow
+from rlinf_jax.runtime import executables, meshes, transport
+from scheduler import timelines
+
+
+class OneProgram:
+  """A macro flow, fused; call it as the flow.
+
+  Args:
+    fn: the macro flow.
+    devices: on which all of it runs.
+    donate: whether the state's buffers may be reused.
+  """
+
+  def __init__(
+    self,
+    fn: Callable[..., Any],
+    devices: tuple[jax.Device, ...],
+    *,
+    donate: bool,
+  ) -> None:
+    mesh = None if len(devices) == 1 else meshes.mesh_of(devices)
+    self._program = flow.fuse(fn, mesh=mesh, donate=(0,) if donate else ())
+    self._place = executables.place_of(devices)
+    self._starts_ns: list[int] = []
+
+  def __call__(self, *args: Any) -> Any:
+    self._starts_ns.append(time.perf_counter_ns())
+    return self._program(*self._placed(args))
+
+  def warm_up(self, state: Any, *inputs: Any) -> None:
+    """Compiles ahead, by an iteration whose results nobody sees.
+
+    On several devices by two: the second one's state lies where the first has
+    left it. (What `lower().compile()` compiles, a call compiles again.)
+    """
+    out = self._program(*self._placed((jax.tree.map(jnp.copy, state), *inputs)))
+    if len(self._place.devices) > 1:
+      out = self._program(*self._placed((state_of(out, state), *inputs)))
+    jax.block_until_ready(out)
+
+  def forget(self) -> None:
+    """Begins the timeline anew."""
+    self._starts_ns.clear()
+
+  def timeline(self) -> timelines.Timeline:
+    """Returns the calls: each lasts until the next one; the last is left out.
+
+    So that nothing has to be waited for: a program may still be running when
+    the next one is asked for.
+    """
+    zero_ns = self._starts_ns[0] if self._starts_ns else 0
+    name = ",".join(str(device.id) for device in self._place.devices)
+    return timelines.Timeline(
+      source="measured",
+      label="one program",
+      events=tuple(
+        timelines.Event(
+          kind="compute",
+          stage="all stages",
+          iteration=i,
+          resources=(name,),
+          start_ns=start - zero_ns,
+          stop_ns=stop - zero_ns,
+        )
+        for i, (start, stop) in enumerate(
+          zip(self._starts_ns, self._starts_ns[1:])
+        )
+      ),
+    )
+
+  def _placed(self, args: Any) -> Any:
+    """Brings to the devices what is not there yet."""
+    devices = set(self._place.devices)
+
+    def place(x: Any) -> Any:
+      is_array = isinstance(x, jax.Array)
+      if is_array and x.sharding.device_set == devices:
+        return transport.send(x, x.sharding)
+      return transport.send(x, self._place.replicated())
+
+    return jax.tree.map(place, args)
+
+
+def state_of(out: Any, state: Any) -> Any:
+  """Returns the state in what a macro flow returned: all of it, or the first.
+
+  Args:
+    out: what it returned.
+    state: what it was given.
+  """
+  given: Any = jax.tree.structure(state)
+  returned: Any = jax.tree.structure(out)
+  return out if returned == given else out[0]
