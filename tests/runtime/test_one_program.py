@@ -106,6 +106,7 @@ def test_names_are_all_that_is_left_out_of_a_comparison():
   assert add == other
 
 
+@pytest.mark.optimised
 def test_it_is_compiled_ahead_and_its_calls_are_timed():
   run = runtime.m2flow(
     STAGES,
