@@ -26,6 +26,9 @@ endif
 endif
 export PYTHON
 
+# Without it Brax's PPO hangs on two cores: every thread of XLA waits for work.
+BENCH_XLA_FLAGS := --xla_cpu_enable_concurrency_optimized_scheduler=false
+
 .DEFAULT_GOAL := help
 .PHONY: help train test test-fast lint format types bench \
   vllm clean setup
@@ -57,7 +60,8 @@ types: setup ## checks the types
 bench: ## compares with other PPOs, from an environment of its own
 	@.ci/venv $(BENCH_VENV) -r benchmarks/requirements.txt \
 	  -e '.[brax$(GPU)]'
-	@$(BENCH_VENV)/bin/python -m benchmarks.compare_ppo $(ARGS)
+	@XLA_FLAGS="$$XLA_FLAGS $(BENCH_XLA_FLAGS)" \
+	  $(BENCH_VENV)/bin/python -m benchmarks.compare_ppo $(ARGS)
 
 vllm: setup ## installs vLLM, to generate with: on a CPU into the environment
 	@.ci/vllm $(VENV) $(VLLM_VENV)
