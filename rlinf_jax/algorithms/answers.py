@@ -57,8 +57,10 @@ class Statistics(NamedTuple):
 
 def mask(answers: Answers) -> jax.Array:
   """Returns which tokens are there to be learnt from, bool [..., G, N]."""
-  place_n = jnp.arange(answers.token.shape[-1])
-  is_there = place_n < answers.length[..., None]
+  place = jax.lax.broadcasted_iota(
+    jnp.int32, answers.token.shape, answers.token.ndim - 1
+  )
+  is_there = place < answers.length[..., None]
   return is_there & answers.is_used[..., None, None]
 
 
@@ -119,7 +121,7 @@ def statistics(
   end_r = prompt_length_r + length_r
   segment = (place < end_r[:, None]).astype(jnp.int32)
   # The output that foretells token n of an answer is that of the token before.
-  before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)
+  before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)[None]
   before = jnp.clip(before, 0, text.shape[1] - 1)
   pick = lambda x: jnp.take_along_axis(
     x, before.reshape(*before.shape, *[1] * (x.ndim - 2)), axis=1

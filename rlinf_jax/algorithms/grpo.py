@@ -563,23 +563,25 @@ def _summary(
   answers_b: Answers, reward_bg: Any, judged_p: Judged, version: Any
 ) -> types.Metrics:
   """Returns metrics of what was generated (B) and of what was learnt from."""
+  count = lambda x: jnp.maximum(jnp.sum(x, dtype=jnp.float32), 1.0)
   is_asked_b = answers_b.is_used
-  num = jnp.maximum(jnp.sum(is_asked_b), 1) * reward_bg.shape[1]
-  mean = lambda x_bg: jnp.sum(jnp.where(is_asked_b[:, None], x_bg, 0.0)) / num
+  is_asked_bg = jnp.broadcast_to(is_asked_b[:, None], reward_bg.shape)
+  mean = lambda x_bg: (
+    jnp.sum(jnp.where(is_asked_bg, x_bg, 0.0)) / count(is_asked_bg)
+  )
   signal_b = jax.vmap(losses.has_signal)(reward_bg) & is_asked_b
   mask_pgn = answers_lib.mask(judged_p.answers)
   is_current = mask_pgn & (judged_p.answers.version == version)
   drift_pgn = jnp.abs(judged_p.old_log_prob - judged_p.answers.log_prob)
-  age_pgn = version - judged_p.answers.version
+  age_pgn = (version - judged_p.answers.version).astype(jnp.float32)
   return {
     "reward": mean(reward_bg),
-    "reward_max": jnp.max(jnp.where(is_asked_b[:, None], reward_bg, -jnp.inf)),
+    "reward_max": jnp.max(jnp.where(is_asked_bg, reward_bg, -jnp.inf)),
     "answer_tokens": mean(answers_b.length.astype(jnp.float32)),
     "cut": mean((~answers_b.is_stopped).astype(jnp.float32)),
-    "signal": jnp.sum(signal_b) / jnp.maximum(jnp.sum(is_asked_b), 1),
-    "num_prompts": jnp.sum(is_asked_b).astype(jnp.float32),
-    "num_learnt": jnp.sum(judged_p.answers.is_used).astype(jnp.float32),
+    "signal": jnp.sum(signal_b, dtype=jnp.float32) / count(is_asked_b),
+    "num_prompts": jnp.sum(is_asked_b, dtype=jnp.float32),
+    "num_learnt": jnp.sum(judged_p.answers.is_used, dtype=jnp.float32),
     "drift": jnp.max(jnp.where(is_current, drift_pgn, 0.0)),
-    "staleness": jnp.sum(jnp.where(mask_pgn, age_pgn, 0))
-    / jnp.maximum(jnp.sum(mask_pgn), 1),
+    "staleness": jnp.sum(jnp.where(mask_pgn, age_pgn, 0.0)) / count(mask_pgn),
   }

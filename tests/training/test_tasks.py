@@ -1,0 +1,87 @@
+"""Tasks: prompts as tokens, answers as rewards."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from rlinf_jax import data, rewards, types
+from rlinf_jax.training import tasks
+
+TOKENIZER = data.CharTokenizer()
+PROMPTS = [
+  types.Prompt(text="1+1=", answer="2"),
+  types.Prompt(text="2+20=", answer="22"),
+  types.Prompt(text="3=", answer="3"),
+]
+
+
+def task(**options):
+  return tasks.Task(
+    **{
+      "prompts": PROMPTS,
+      "tokenizer": TOKENIZER,
+      "score_fn": functools.partial(rewards.score, rewards.exact_match()),
+      "max_prompt_tokens": 5,
+      "order_seed": None,
+      **options,
+    }
+  )
+
+
+def answers(*texts):
+  """Returns completions [B, 1] that say these texts, and end."""
+  encoded = [[*TOKENIZER.encode(text), TOKENIZER.eos_id] for text in texts]
+  token = np.zeros((len(texts), 1, 4), np.int32)
+  for row, ids in zip(token, encoded):
+    row[0, : len(ids)] = ids
+  length = np.array([[len(ids)] for ids in encoded], np.int32)
+  return types.Completions(
+    token=token,
+    log_prob=np.zeros(token.shape, np.float32),
+    length=length,
+    is_stopped=np.ones(length.shape, bool),
+    version=np.zeros_like(token),
+  )
+
+
+def test_prompts_are_padded_on_the_right():
+  token, length = task().ask(np.array([0, 2]))
+  np.testing.assert_array_equal(length, [4, 2])
+  assert TOKENIZER.decode(token[0, :4]) == "1+1="
+  assert (token[1, 2:] == TOKENIZER.pad_id).all()
+
+
+def test_an_answer_is_scored_against_its_own_prompt():
+  found = task().score(np.array([1, 0]), answers("22", "22"))
+  np.testing.assert_array_equal(found, [[1.0], [0.0]])
+
+
+def test_a_prompt_that_is_too_long_is_named():
+  with pytest.raises(ValueError, match="'2.20='.*5 tokens.*max_prompt_tokens"):
+    task(max_prompt_tokens=4).ask(np.array([1]))
+
+
+def test_every_prompt_has_its_turn_in_each_epoch():
+  mixed = task(order_seed=3)
+  for epoch in range(2):
+    texts = {mixed.prompt_at(3 * epoch + i).text for i in range(3)}
+    assert texts == {prompt.text for prompt in PROMPTS}
+
+
+def test_a_judgement_counts_each_prompt_once():
+  # Batches of two: the last is filled up by a prompt that is not asked.
+  asked = []
+
+  def generate(request):
+    asked.append(request)
+    texts = [
+      {4: "2", 5: "22", 2: "4"}[int(length)] for length in request.length
+    ]
+    return answers(*texts)
+
+  found = tasks.judge(task(), generate, num_prompts=9, batch_size=2)
+  assert found.rewards.num == 3
+  assert found.accuracy.estimate == pytest.approx(2 / 3)
+  assert [t.response for t, _ in found.samples] == ["2", "22", "4"]
+  np.testing.assert_array_equal(asked[1].is_asked, [True, False])
