@@ -45,6 +45,9 @@ class Generator:
         "kv_cache_memory_bytes": _CPU_CACHE_BYTES,
         # The default is so large that short prompts share nothing.
         "block_size": 32,
+        # Where it reads a prompt in parts, vLLM 0.32 winds the sample's
+        # generator back; one on a CPU cannot be, and the engine dies.
+        "enable_chunked_prefill": False,
       }
     self._engine = llm_engine.LLMEngine.from_engine_args(
       vllm.EngineArgs(**{**arguments, **settings["engine"]})
