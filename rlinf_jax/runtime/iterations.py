@@ -258,8 +258,8 @@ class Iteration:
     def target(sharding: Any) -> Any:
       return sharding.with_memory_kind(kind)
 
-    for i in self._context.graph.weights[task.stage]:
-      self.given[i].move(target)
+    weights = self._context.graph.weights[task.stage]
+    values.move([self.given[i] for i in weights], target)
     return ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -112,32 +112,29 @@ class Value:
     whole = self._get()
     if start == 0 and stop == whole.shape[axis]:
       return transport.send(whole, sharding)
-    return transport.send(_cut(whole, start, stop, axis), sharding)
+    return transport.send(_cut(whole, start, stop, axis, sharding), sharding)
 
   def whole(self, sharding: Any) -> Any:
     """Returns all of it where `sharding` says; waits until it is complete."""
     return transport.send(self._get(), sharding)
 
-  def move(self, sharding_fn: Callable[[Any], Any]) -> int:
-    """Moves a whole value; returns the bytes moved.
+  def replace(self, old: Any, new: Any) -> None:
+    """Holds another copy of what it holds whole.
 
-    The old copy is let go of, not deleted: a stage on other devices may still
+    The old one is let go of, not deleted: a stage on other devices may still
     be reading it, and of the first state the caller holds it too.
     """
     with self._board.changed:
-      old = self._whole
-    if not isinstance(old, jax.Array) or old.is_deleted():
-      return 0
-    target = sharding_fn(old.sharding)
-    if target == old.sharding:
-      return 0
-    new = transport.send(old, target)
-    jax.block_until_ready(new)
-    with self._board.changed:
+      if self._whole is not old:
+        return  # it was released meanwhile
       self._whole = new
       self._ledger.remove(old)
       self._ledger.add(new, self.what)
-    return int(new.nbytes)
+
+  @property
+  def held(self) -> Any:
+    """The whole value, if it has come and is in memory; else None."""
+    return self._whole
 
   def release(self) -> None:
     """Forgets the arrays; whoever still holds them keeps them."""
@@ -195,23 +192,53 @@ class Value:
       if low < high:
         cut = piece
         if (low, high) != (a, b):
-          cut = _cut(piece, low - a, high - a, self._axis)
+          cut = _cut(piece, low - a, high - a, self._axis, sharding)
         parts.append(cut)
     if len(parts) == 1:
       return transport.send(parts[0], sharding)
     return transport.send(_concatenate(parts, self._axis), sharding)
 
 
-def _cut(piece: Any, start: int, stop: int, axis: int) -> Any:
+def move(values: Sequence[Value], sharding_fn: Callable[[Any], Any]) -> int:
+  """Moves whole values, all of them in one copy; returns the bytes moved.
+
+  Args:
+    values: of which those that have not come stay as they are.
+    sharding_fn: from where an array lies to where it shall lie.
+  """
+  found = []
+  for value in values:
+    old = value.held
+    if not isinstance(old, jax.Array) or old.is_deleted():
+      continue
+    if (target := sharding_fn(old.sharding)) != old.sharding:
+      found.append((value, old, target))
+  moved = transport.send([x for _, x, _ in found], [to for _, _, to in found])
+  jax.block_until_ready(moved)
+  for (value, old, _), new in zip(found, moved):
+    value.replace(old, new)
+  return sum(int(new.nbytes) for new in moved)
+
+
+def _cut(piece: Any, start: int, stop: int, axis: int, sharding: Any) -> Any:
+  """Returns items [start, stop); as `sharding` says if that is where they are.
+
+  Elsewhere they stay on the piece's devices.
+  """
   if isinstance(piece, np.ndarray):
     return piece[(slice(None),) * axis + (slice(start, stop),)]
-  return _slice(piece, np.int32(start), size=stop - start, axis=axis)
+  if sharding is None or sharding.device_set != piece.sharding.device_set:
+    sharding = None
+  return _slicer(sharding)(piece, np.int32(start), size=stop - start, axis=axis)
 
 
-@functools.partial(jax.jit, static_argnames=("size", "axis"))
-def _slice(piece: Any, start: Any, *, size: int, axis: int) -> Any:
+@functools.lru_cache(maxsize=4096)
+def _slicer(sharding: Any) -> Any:
   # The start is an argument: one program cuts all granules of a size.
-  return jax.lax.dynamic_slice_in_dim(piece, start, size, axis=axis)
+  def run(piece: Any, start: Any, *, size: int, axis: int) -> Any:
+    return jax.lax.dynamic_slice_in_dim(piece, start, size, axis=axis)
+
+  return jax.jit(run, static_argnames=("size", "axis"), out_shardings=sharding)
 
 
 def _concatenate(pieces: list[Any], axis: int) -> Any:

@@ -57,7 +57,7 @@ def slept():
 def test_a_stage_that_sleeps_takes_as_long_as_it_sleeps(slept):
   for sample in law(slept, "sleep").samples:
     least_s = ITEM_S * sample.granule / min(sample.devices, sample.granule)
-    assert least_s <= sample.seconds < least_s + 6e-3
+    assert least_s <= sample.seconds < 2 * least_s + 20e-3
 
 
 def test_the_first_points_are_all_items_and_a_quarter_on_one_and_all(slept):
