@@ -30,7 +30,7 @@ export PYTHON
 BENCH_XLA_FLAGS := --xla_cpu_enable_concurrency_optimized_scheduler=false
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-fast lint format types bench \
+.PHONY: help train reason test test-fast lint format types bench \
   vllm clean setup
 
 help: ## lists these targets
@@ -39,6 +39,10 @@ help: ## lists these targets
 
 train: setup ## trains a robot policy; ARGS="--help" lists the flags
 	@$(RUN) experiments.embodied $(ARGS)
+
+reason: vllm ## post-trains a tiny language model by GRPO; ARGS="--help"
+	@$(RUN) experiments.reasoning \
+	  $(if $(GPU),--rollout_python=$(VLLM_VENV)/bin/python) $(ARGS)
 
 test: lint types ## lint, types and every test; PYTEST_ARGS="-k NAME" chooses
 	@$(RUN) pytest -n 2 --dist worksteal $(PYTEST_ARGS)

@@ -1,0 +1,222 @@
+"""The post-training command, run as a user runs it."""
+
+import importlib.util
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from rlinf_jax.models import huggingface
+
+# Each starts the command anew, up to three times.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = [
+  "--engine=jax",
+  "--sft_updates=3",
+  "--sft_batch_size=8",
+  "--num_prompts=4",
+  "--group_size=2",
+  "--num_eval_prompts=4",
+  "--eval_every=2",
+]
+
+
+def command(*flags):
+  return [sys.executable, "-m", "experiments.reasoning", *flags]
+
+
+def run(*flags, check=True):
+  result = subprocess.run(
+    command(*flags),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=900,
+    check=False,
+  )
+  if check:
+    assert result.returncode == 0, result.stdout + result.stderr
+  return result
+
+
+def rows_of(directory):
+  """Returns the numbers of a run that do not depend on the clock."""
+  lines = (directory / "metrics.jsonl").read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  return [
+    {k: v for k, v in row.items() if k not in ("wall_s", "seconds")}
+    for row in rows
+    if "reward" in row
+  ]
+
+
+def params_of(directory):
+  params = huggingface.load(directory / "model").params
+  return dict(huggingface.named_tensors(params))
+
+
+def test_a_killed_run_resumes_bitwise(tmp_path):
+  flags = [*SMALL, "--num_iterations=6", "--checkpoint_every=2"]
+  run(*flags, f"--run_dir={tmp_path / 'whole'}")
+  killed = tmp_path / "killed"
+  process = subprocess.Popen(
+    command(*flags, f"--run_dir={killed}"),
+    cwd=ROOT,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  deadline = time.monotonic() + 600
+  path = killed / "metrics.jsonl"
+  while not path.exists() or path.read_text().count('"reward"') < 3:
+    assert process.poll() is None, "the run ended before it could be killed"
+    assert time.monotonic() < deadline, "the run wrote no rows"
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  # The flags of the run are remembered.
+  run(f"--resume={killed}", "--num_iterations=6", "--num_eval_prompts=4")
+  assert rows_of(killed) == rows_of(tmp_path / "whole")
+  whole, resumed = params_of(tmp_path / "whole"), params_of(killed)
+  assert whole.keys() == resumed.keys()
+  for name in whole:
+    np.testing.assert_array_equal(whole[name], resumed[name])
+
+
+def test_a_run_leaves_what_it_promises(tmp_path):
+  flags = [*SMALL, "--num_iterations=2", f"--run_dir={tmp_path / 'first'}"]
+  result = run(*flags)
+  first = tmp_path / "first"
+  for name in ("curve.png", "samples.md", "result.json", "metrics.jsonl"):
+    assert (first / name).is_file(), name
+  assert "greedy accuracy" in result.stdout
+  told = json.loads((first / "result.json").read_text())
+  assert told["num_iterations"] == 2
+  # What it wrote is a model to begin with, tokenizer and all.
+  run(
+    *SMALL[:1],
+    *SMALL[2:],
+    f"--model={first / 'model'}",
+    "--num_iterations=1",
+    f"--run_dir={tmp_path / 'second'}",
+  )
+  assert "holds a run already" in run(*flags, check=False).stderr
+
+
+@pytest.mark.parametrize(
+  "flags",
+  [
+    ["--plan=disaggregated", "--num_devices=2"],
+    ["--plan=collocated", "--quantum=1", "--explain"],
+    ["--plan=disaggregated", "--num_devices=2", "--staleness=1"],
+  ],
+  ids=["disaggregated", "collocated", "asynchronous"],
+)
+def test_a_run_goes_under_a_plan(flags, tmp_path):
+  result = run(
+    *SMALL, *flags, "--num_iterations=3", f"--run_dir={tmp_path / 'run'}"
+  )
+  rows = rows_of(tmp_path / "run")
+  assert [row["step"] for row in rows] == [1, 2, 3]
+  staleness = 1.0 if "--staleness=1" in flags else 0.0
+  assert rows[-1]["staleness"] == staleness
+  if "--explain" in flags:
+    assert "Results are bitwise" in result.stdout
+
+
+@pytest.mark.parametrize("objective", ["ppo", "dapo", "rloo"])
+def test_other_objectives_run(objective, tmp_path):
+  run(
+    *SMALL,
+    f"--objective={objective}",
+    "--max_rounds=2",
+    "--kl_weight=0.01",
+    "--correction=token_truncated",
+    "--num_minibatches=2",
+    "--num_iterations=1",
+    f"--run_dir={tmp_path / 'run'}",
+  )
+  assert np.isfinite(rows_of(tmp_path / "run")[0]["loss"])
+
+
+def test_a_users_own_reward_and_objective_run(tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(
+    "from rlinf_jax import losses\n"
+    "def reward(completion):\n"
+    "  return float(len(completion.response))\n"
+    "objective = losses.objectives.grpo(clip_high=0.3)\n"
+  )
+  run(
+    *SMALL,
+    f"--reward={file}:reward",
+    f"--objective={file}:objective",
+    "--num_iterations=1",
+    f"--run_dir={tmp_path / 'run'}",
+  )
+
+
+def without_tokenizer(tmp_path):
+  run(*SMALL, "--num_iterations=0", f"--run_dir={tmp_path / 'whole'}")
+  folder = tmp_path / "whole" / "model"
+  (folder / "tokenizer.json").unlink()
+  (folder / "tokenizer_config.json").unlink()
+  return [f"--model={folder}"]
+
+
+def unknown_architecture(tmp_path):
+  config = {"architectures": ["MambaForCausalLM"], "model_type": "mamba"}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  return [f"--model={tmp_path}"]
+
+
+def empty_reward(tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text("def reward(completion):\n  return None\n")
+  return [f"--reward={file}:reward", "--num_iterations=1"]
+
+
+BAD = {
+  "task": (lambda p: ["--task=chess"], "--task=chess is not known"),
+  "task_arg": (lambda p: ["--task_arg=digits=2"], "--task_arg of arithmetic"),
+  "reward": (lambda p: ["--reward=nice"], "--reward=nice is not known"),
+  "objective": (lambda p: ["--objective=a2c"], "--objective=a2c is not known"),
+  "model": (lambda p: ["--model=/no/such"], "is no folder"),
+  "tokenizer": (without_tokenizer, "has no tokenizer"),
+  "architecture": (unknown_architecture, "expected one of"),
+  "prompt": (lambda p: ["--max_prompt_tokens=3"], "max_prompt_tokens = 3"),
+  "context": (lambda p: ["--max_new_tokens=1000"], "the model's context"),
+  "empty_reward": (empty_reward, "expected a finite number"),
+  "staleness": (lambda p: ["--staleness=1"], "needs --plan"),
+  "loss": (
+    lambda p: ["--learning_rate=1e30", "--num_iterations=4"],
+    "are not both finite",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_one_clear_error(name, tmp_path):
+  make_flags, message = BAD[name]
+  flags = make_flags(tmp_path)
+  result = run(*SMALL, f"--run_dir={tmp_path / 'bad'}", *flags, check=False)
+  assert result.returncode == 1, result.stdout
+  assert message in result.stderr
+  assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec("vllm") is not None, reason="vllm is installed"
+)
+def test_a_missing_vllm_says_how_to_get_it(tmp_path):
+  flags = [*SMALL[1:], f"--run_dir={tmp_path / 'run'}"]
+  result = run(*flags, check=False)
+  assert result.returncode == 1
+  assert "make vllm" in result.stderr
+  assert "--engine=jax" in result.stderr
