@@ -2,8 +2,9 @@
 
 A device that is to hold a box of an array keeps what it holds of it, and gets
 the rest from devices that hold it: no byte crosses that need not, and none
-passes through the host. (`jax.device_put` between layouts that divide an array
-differently copies all of it to the host first, in jax 0.10.2.)
+passes through the host, as all of them do in `jax.device_put` between layouts
+that divide an array differently (jax 0.10.2). Where device memory is the host's
+that is no loss, and `transport` leaves such arrays to it.
 """
 
 from __future__ import annotations
@@ -88,6 +89,16 @@ def moved_items(
     for piece in pieces(shape, source, target)
     if piece.source != piece.target
   )
+
+
+def is_needed(
+  shape: Sequence[int],
+  source: jax.sharding.Sharding,
+  target: jax.sharding.Sharding,
+) -> bool:
+  """Returns whether the target's devices hold other boxes than the source's."""
+  held, wanted = boxes(shape, source), boxes(shape, target)
+  return list(held.values()) != list(wanted.values())
 
 
 def boxes(

@@ -4,7 +4,8 @@
 - NumPy arrays, what lies on one device, and what is divided as it shall be go
   by one batched `jax.device_put`, all leaves together: small ones are fused.
 - Of large arrays that shall be divided otherwise only what is missing crosses,
-  from device to device, all pieces in flight at once (`redistribution`).
+  from device to device, all pieces in flight at once (`redistribution`). Not on
+  a CPU: there `jax.device_put`, which goes through the host, copies less.
 - To other processes nothing is sent from here.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 from rlinf_jax.runtime import redistribution
 
 # Below, cutting and joining cost more than copying all of an array.
-# Guessed for now.
+# A guess: it has been measured on a CPU only (`benchmarks.transfers`).
 LARGE_BYTES = 1 << 20
 
 
@@ -45,7 +46,7 @@ def send(tree: Any, to: Any) -> Any:
     # that may not: functions would be compiled for both.
     if isinstance(x, jax.Array) and x.committed and x.sharding == target:
       continue
-    if is_redistributed(x, target):
+    if _is_redistributed(x, target):
       leaves[i] = redistribution.redistribute(x, target)
     else:
       together.append(i)
@@ -58,15 +59,12 @@ def send(tree: Any, to: Any) -> Any:
   return jax.tree.unflatten(structure, leaves)
 
 
-def is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:
-  """Returns whether an array is large, and of shards unlike the target's."""
+def _is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:
   if not isinstance(x, jax.Array) or len(x.sharding.device_set) == 1:
     return False
   if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
     return False
-  if x.nbytes < LARGE_BYTES or not x.is_fully_addressable:
+  is_cpu = next(iter(x.sharding.device_set)).platform == "cpu"
+  if is_cpu or x.nbytes < LARGE_BYTES or not x.is_fully_addressable:
     return False
-  if x.sharding.is_fully_replicated and target.is_fully_replicated:
-    return False
-  held = list(redistribution.boxes(x.shape, x.sharding).values())
-  return held != list(redistribution.boxes(x.shape, target).values())
+  return redistribution.is_needed(x.shape, x.sharding, target)

@@ -102,20 +102,35 @@ def test_copies_are_taken_from_holders_in_turn():
   assert (first.source, second.source) == (devices[0], devices[1])
 
 
-def test_sending_divides_large_arrays_anew_and_leaves_equal_ones_alone():
+def test_only_unlike_parts_need_to_be_redistributed():
+  devices = jax.devices()
+  here, there = row(devices[:2]), row(devices[2:4])
+  rows, columns = (
+    jax.NamedSharding(here, P(*axes)) for axes in (("a",), (None, "a"))
+  )
+  elsewhere = jax.NamedSharding(there, P("a"))
+  assert redistribution.is_needed((8, 8), rows, columns)
+  assert not redistribution.is_needed((8, 8), rows, rows)
+  assert not redistribution.is_needed((8, 8), rows, elsewhere)
+
+
+def test_what_lies_there_already_is_not_touched_and_all_else_is_sent():
   mesh = row(jax.devices()[:2])
   rows = jax.NamedSharding(mesh, P("a"))
   columns = jax.NamedSharding(mesh, P(None, "a"))
-  large = jax.device_put(np.ones((1 << 10, 1 << 8), np.float32), rows)
-  small = jax.device_put(np.ones((4, 4), np.float32), rows)
-  assert transport.is_redistributed(large, columns)
-  assert not transport.is_redistributed(small, columns)
-  assert not transport.is_redistributed(large, rows)
-  sent = transport.send({"large": large, "small": small}, columns)
-  assert all(x.sharding == columns for x in sent.values())
-  np.testing.assert_array_equal(sent["large"], large)
-  kept = transport.send(large, rows)
-  assert kept is large
+  x = np.ones((1 << 10, 1 << 8), np.float32)
+  there, other = jax.device_put(x, columns), jax.device_put(x, rows)
+  sent = transport.send({"there": there, "other": other, "host": x}, columns)
+  assert sent["there"] is there
+  for array in sent.values():
+    assert array.sharding == columns
+    np.testing.assert_array_equal(array, x)
+
+
+def test_what_may_go_anywhere_is_bound_to_where_it_was_sent():
+  x = jax.numpy.ones(3)
+  assert not x.committed
+  assert transport.send(x, x.sharding).committed
 
 
 def test_numpy_stays_on_the_host_where_nothing_is_asked():
