@@ -9,7 +9,7 @@ Letters as in `types.Request`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -74,13 +74,13 @@ class JaxEngine:
       self._samplers[sampling] = sampler_lib.sampler(self._model, sampling)
     sampler = self._samplers[sampling]
     key_bn = jax.vmap(jax.vmap(jax.random.key))(request.seed)
-    state = sampler.begin(
+    state: Any = sampler.begin(
       weights.params, request.prompt, request.length, key_bn
     )
     is_idle_r = jnp.repeat(~request.is_asked, request.seed.shape[1])
     state = state.replace(is_stopped=state.is_stopped | is_idle_r)
     state = sampler.advance(weights.params, state, sampling.max_new_tokens)
-    completions = sampler.finish(state, request.prompt.shape[0])
+    completions: Any = sampler.finish(state, request.prompt.shape[0])
     version_bnt = jnp.broadcast_to(weights.version, completions.token.shape)
     return completions.replace(
       is_stopped=completions.is_stopped & request.is_asked[:, None],

@@ -364,6 +364,12 @@ def test_a_prompt_longer_than_the_context_is_refused(make):
     engine.generate(weights(), REQUEST)
 
 
+def test_a_token_that_the_network_lacks_is_refused(make):
+  request = REQUEST.replace(prompt=np.array([[1, 2], [100, 0]], np.int32))
+  with pytest.raises(ValueError, match="Prompt 1 has tokens from 100 to 100"):
+    make().generate(weights(), request)
+
+
 def test_a_prompt_without_tokens_is_refused(make):
   request = REQUEST.replace(length=np.array([2, 0], np.int32))
   with pytest.raises(ValueError, match="Prompt 1 is said to have 0 tokens"):

@@ -150,6 +150,7 @@ class VllmEngine:
     self._last_sync: WeightSync | None = None
     self._newest: versions.Published | None = None  # held, if interrupting
     self._shapes: dict[str, tuple[int, ...]] = {}
+    self._vocabulary_size = 0
     self._context_size = 0
     self._description = ""
     self._versions = versions.Versions(num_threads=min(4, num_cores))
@@ -206,7 +207,8 @@ class VllmEngine:
 
     Raises:
       ValueError: a prompt is empty, longer than its row or, with the tokens to
-        come, than the context; or the weights are of other names or shapes.
+        come, than the context, or has unknown tokens; or the weights are of
+        other names or shapes.
       RuntimeError: this was closed, or generation failed too often in a row.
     """
     sampling = sampling or self._sampling
@@ -269,6 +271,7 @@ class VllmEngine:
     self._shapes = {
       name: tuple(shape) for name, shape in ready["tensors"].items()
     }
+    self._vocabulary_size = ready["vocabulary_size"]
     self._context_size = ready["context_size"]
     self._description = ready["description"]
     return started
@@ -298,6 +301,13 @@ class VllmEngine:
         raise ValueError(
           f"Prompt {b} is said to have {length} tokens; its row has {size}, and"
           " a prompt has at least 1."
+        )
+      token = request.prompt[b, :length]
+      if token.min() < 0 or token.max() >= self._vocabulary_size:
+        raise ValueError(
+          f"Prompt {b} has tokens from {token.min()} to {token.max()}; the"
+          f" network of {self._folder} knows {self._vocabulary_size}. Give the"
+          " tokenizer of that folder."
         )
       if length + num_new > self._context_size:
         raise ValueError(

@@ -17,6 +17,7 @@ import numpy as np
 from rlinf_jax.rollout.vllm.child import wire
 
 _LAST_LINES = 20
+_LAST_BYTES = 1 << 16
 # What a process may take to end by itself before it is killed.
 _GRACE_S = 3.0
 
@@ -103,6 +104,7 @@ class Process:
     """Has a thread call `on_message` for each message, and `on_end` last."""
 
     def read():
+      reason = "sent what cannot be understood"
       try:
         while (message := wire.receive(self._channel)) is not None:
           on_message(message)
@@ -111,8 +113,9 @@ class Process:
         reason = f"said nothing for {self._deadline_s:g} s"
       except OSError:
         reason = "ended"
-      self.kill()
-      on_end(self.error(reason))
+      finally:
+        self.kill()
+        on_end(self.error(reason))
 
     self._reader = threading.Thread(target=read, name="rollout", daemon=True)
     self._reader.start()
@@ -154,9 +157,13 @@ class Process:
 
   def error(self, reason: str) -> ProcessError:
     """Returns an error that says what it last printed, and where all is."""
-    with self._log_path.open("rb") as log:
-      log.seek(self._log_begin)
-      lines = log.read().decode(errors="replace").splitlines()
+    try:
+      with self._log_path.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(self._log_begin, size - _LAST_BYTES))
+        lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+      lines = ["(it cannot be read)"]
     shown = "\n".join(lines[-_LAST_LINES:]) or "(it printed nothing)"
     return ProcessError(
       f"The rollout process {self._popen.pid} {reason}. Its log is"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import NamedTuple
 
+from absl import logging
+
 from rlinf_jax.rollout.vllm import calls, process, versions
 from rlinf_jax.rollout.vllm.child import wire
 
@@ -228,8 +230,10 @@ class Replica:
       loads, self._loads = self._loads, []
       asked, self._asked = self._asked, {}
       self.num_tokens = 0
-      if not self._is_closed:
-        self._failures.add(error)
+      is_closed = self._is_closed
+    if not is_closed:
+      self._failures.add(error)
+      logging.warning("%s\nAnother is started when it is needed.", error)
     for load in loads:
       self._held.release(load.published)
       load.future.set_exception(error)

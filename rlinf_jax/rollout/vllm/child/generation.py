@@ -53,6 +53,7 @@ class Generator:
       vllm.EngineArgs(**{**arguments, **settings["engine"]})
     )
     config = self._engine.model_config
+    self.vocabulary_size = config.get_vocab_size()
     self.context_size = config.max_model_len
     self.description = (
       f"vLLM {vllm.__version__} on {platforms.current_platform.device_type},"

@@ -40,11 +40,13 @@ class Engine(Protocol):
 
   Attributes:
     tensors: the shape of each tensor that a version of the weights has.
+    vocabulary_size: tokens that it knows.
     context_size: the most tokens of a prompt and its continuation.
     description: what runs, in words.
   """
 
   tensors: Mapping[str, Sequence[int]]
+  vocabulary_size: int
   context_size: int
   description: str
 
@@ -87,6 +89,7 @@ def run(make_engine: Callable[[Mapping[str, Any]], Engine]) -> None:
   content = {
     "kind": "ready",
     "tensors": {name: list(shape) for name, shape in engine.tensors.items()},
+    "vocabulary_size": engine.vocabulary_size,
     "context_size": engine.context_size,
     "description": engine.description,
   }
