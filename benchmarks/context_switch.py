@@ -2,10 +2,10 @@ r"""Measures how fast a stage's state leaves device memory, and returns.
 
   python -m benchmarks.context_switch --megabytes=1024
 
-What is measured is what a plan's swaps do: `values.Value.move`, the whole state
-in one piece or as many leaves, against a plain copy of as many bytes: between a
-device and pinned host memory on an accelerator, into new memory on a CPU. Hidden is the share of a swap's time that a computation beside
-it does not take longer.
+What is measured is what a plan's swaps do, `values.move`, on a state of one
+leaf and of many, against a plain copy of as many bytes: from pinned host memory
+to a device on an accelerator, into new memory on a CPU. Hidden is the share of
+a swap's time that a computation beside it does not take longer.
 
 On a CPU device memory and pinned host memory are the same memory: what is shown
 is that the mechanism costs no more than a copy, not what a link gives.

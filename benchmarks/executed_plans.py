@@ -147,14 +147,12 @@ def prediction() -> dict[str, Any]:
   weights = (1.0, 2.0, 0.5, 1.5)
   fn = chain([sleeping(n, weight=w) for n, w in zip(names, weights)])
   rng, on = random.Random(0), machine()
-  known = runtime.m2flow(fn, plan="collocated", machine=on)
-  known.prepare(first_items())
   rows: list[dict[str, Any]] = []
   while len(rows) < _NUM_PLANS.value:
     plan = random_plan(rng, names)
-    run = runtime.m2flow(fn, plan=plan, machine=on, profile=known.profile)
+    run = runtime.m2flow(fn, plan=plan, machine=on)
     run.prepare(first_items())
-    predicted, measured = run.evaluation.seconds, execute(run)
+    predicted, measured = run.prediction.seconds, execute(run)
     rows.append({"predicted_s": predicted, "measured_s": measured})
     error = predicted / measured - 1
     print(
@@ -226,7 +224,7 @@ def choice() -> dict[str, Any]:
       times[name] = execute(run)
       print(
         f"{made_for}: {name}: measured {times[name]:.4f} s, predicted"
-        f" {run.evaluation.seconds:.4f} s",
+        f" {run.prediction.seconds:.4f} s",
         flush=True,
       )
     table[made_for] = times

@@ -257,7 +257,12 @@ class _Found:
     return any(point.stage == stage for point in self._timings)
 
   def covers(self, point: Point) -> bool:
-    """Returns whether a point lies between two that were measured."""
+    """Returns whether what a point takes is known.
+
+    On a mesh it is between two points that were measured. On host slots it has
+    to be measured itself: they divide a granule into whole items, so that its
+    time grows in steps.
+    """
     sizes = [
       known.granule
       for known in self._timings
@@ -265,6 +270,8 @@ class _Found:
     ]
     if self._graph.place[point.stage] == "process":
       return True
+    if self._graph.place[point.stage] == "host":
+      return point.granule in sizes
     return bool(sizes) and min(sizes) <= point.granule <= max(sizes)
 
   def add(self, point: Point) -> None:
