@@ -88,7 +88,7 @@ flags.DEFINE_integer("num_iterations", 100, "Trips through the flow.", 0)
 flags.DEFINE_integer(
   "sft_updates",
   None,
-  "Updates by examples first. Default: 500 for the tiny model, else 0.",
+  "Updates by examples first. Default: 400 for the tiny model, else 0.",
   0,
 )
 flags.DEFINE_integer("sft_batch_size", 128, "Examples of such an update.", 1)
@@ -428,7 +428,7 @@ def _check_prompts(*every: tasks.Task) -> None:
 def _num_sft_updates() -> int:
   if FLAGS.sft_updates is not None:
     return FLAGS.sft_updates
-  return 500 if FLAGS.model == setup.TINY else 0
+  return 400 if FLAGS.model == setup.TINY else 0
 
 
 def _learning_rate() -> float:

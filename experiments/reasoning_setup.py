@@ -45,12 +45,7 @@ PROCEDURAL: dict[str, Callable[..., types.Prompt]] = {
   "countdown": data.countdown,
 }
 RECIPES = {
-  "arithmetic": Recipe(
-    reward="exact",
-    max_prompt_tokens=6,
-    max_new_tokens=4,
-    task_args={"is_padded": True},
-  ),
+  "arithmetic": Recipe(reward="exact", max_prompt_tokens=6, max_new_tokens=4),
   "sorting": Recipe(reward="exact", max_prompt_tokens=24, max_new_tokens=20),
   "countdown": Recipe(
     reward="countdown", max_prompt_tokens=28, max_new_tokens=24

@@ -92,7 +92,7 @@ def warm_start(
     model: a language model.
     params: where it begins.
     task: whose prompts have answers.
-    num_updates: of Adam, with a step size that falls to 0 as a cosine.
+    num_updates: of AdamW; the step size rises over the first 50.
     batch_size: examples of an update.
     learning_rate: at its greatest.
     max_answer_tokens: of an answer and its end.
@@ -101,9 +101,8 @@ def warm_start(
   Raises:
     ValueError: a prompt has no answer, or one that is too long.
   """
-  schedule = optax.warmup_cosine_decay_schedule(
-    0.0, learning_rate, min(50, num_updates // 4), num_updates
-  )
+  # Not annealed: what is left of its noise is what rewards remove first.
+  schedule = optax.linear_schedule(0.0, learning_rate, min(50, num_updates))
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99)
   )
