@@ -81,16 +81,14 @@ class OneProgram:
     )
 
   def _placed(self, args: Any) -> Any:
-    """Brings to the devices what is not there yet."""
-    devices = set(self._place.devices)
+    """Brings to the devices what is not there yet, all in one copy."""
+    devices, whole = set(self._place.devices), self._place.replicated()
 
-    def place(x: Any) -> Any:
-      is_array = isinstance(x, jax.Array)
-      if is_array and x.sharding.device_set == devices:
-        return transport.send(x, x.sharding)
-      return transport.send(x, self._place.replicated())
+    def layout(x: Any) -> jax.sharding.Sharding:
+      is_there = isinstance(x, jax.Array) and x.sharding.device_set == devices
+      return x.sharding if is_there else whole
 
-    return jax.tree.map(place, args)
+    return transport.send(args, jax.tree.map(layout, args))
 
 
 def state_of(out: Any, state: Any) -> Any:
