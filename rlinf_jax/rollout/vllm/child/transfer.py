@@ -47,6 +47,12 @@ class Engine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
   init_info_cls = InitInfo
   update_info_cls = UpdateInfo
 
+  def __init__(self, *arguments: Any) -> None:
+    super().__init__(*arguments)
+    # What was mapped once is read without page faults the next time. By inode
+    # and size: a path may come to name another file.
+    self._mapped: dict[tuple[int, int], mmap.mmap] = {}
+
   def init_transfer_engine(self, init_info: InitInfo) -> None:
     """Needs nothing."""
 
@@ -54,7 +60,8 @@ class Engine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
     reload.initialize_layerwise_reload(self.model)
 
   def receive_weights(self, update_info: UpdateInfo) -> None:
-    tensors = _tensors(update_info.path, update_info.tensors)
+    memory = self._map(update_info.path)
+    tensors = _tensors(memory, update_info.tensors)
     self.model.load_weights(tensors.items())
 
   def finish_weight_update(self) -> None:
@@ -62,20 +69,27 @@ class Engine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
     _process_tied_head(self.model)
 
   def shutdown(self) -> None:
-    """Holds nothing."""
+    self._mapped.clear()
+
+  def _map(self, path: str) -> mmap.mmap:
+    file = os.open(path, os.O_RDWR)
+    try:
+      status = os.fstat(file)
+      key = status.st_ino, status.st_size
+      if key not in self._mapped:
+        self._mapped[key] = mmap.mmap(file, 0)
+    finally:
+      os.close(file)
+    return self._mapped[key]
 
 
 factory.WeightTransferEngineFactory.register_engine(BACKEND, Engine)
 
 
-def _tensors(path: str, listed: list[list[Any]]) -> dict[str, torch.Tensor]:
+def _tensors(
+  memory: mmap.mmap, listed: list[list[Any]]
+) -> dict[str, torch.Tensor]:
   """Returns tensors that are views of shared memory."""
-  file = os.open(path, os.O_RDWR)
-  try:
-    # Private: nothing that is done to the views reaches the trainer's copy.
-    memory = mmap.mmap(file, 0, flags=mmap.MAP_PRIVATE)
-  finally:
-    os.close(file)
   found = {}
   for name, dtype, shape, begin in listed:
     torch_dtype = getattr(torch, dtype)
