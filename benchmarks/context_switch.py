@@ -2,7 +2,7 @@ r"""Measures how fast a stage's state leaves device memory, and returns.
 
   python -m benchmarks.context_switch --megabytes=1024
 
-What is measured is what a plan's swaps do, `values.move`, on a state of one
+What is measured is what a plan's swaps do, `values.swap`, on a state of one
 leaf and of many, against a plain copy of as many bytes: from pinned host memory
 to a device on an accelerator, into new memory on a CPU. Hidden is the share of
 a swap's time that a computation beside it does not take longer.
@@ -72,9 +72,7 @@ def state(num_bytes: int, num_leaves: int) -> list[values.Value]:
 
 def moves(leaves: Sequence[values.Value], kind: str) -> Callable[[], int]:
   """Returns what moves a state to memory of a kind, and counts its bytes."""
-  return lambda: values.move(
-    leaves, lambda sharding: sharding.with_memory_kind(kind)
-  )
+  return lambda: values.swap(leaves, frozenset(jax.devices()[:1]), kind)
 
 
 def swap(num_leaves: int, num_bytes: int) -> dict[str, Any]:

@@ -159,10 +159,10 @@ def _serve(channel: connection.Connection, module: str, name: str) -> None:
       args = channel.recv()
     except EOFError:
       return
+    reply: tuple[str, Any] = ("good", None)
     try:
       if args is None:
         found = _find(module, name)
-        reply = ("good", None)
       else:
         reply = ("good", found(*args))
     except Exception as error:  # noqa: BLE001  raised by the caller
@@ -172,7 +172,7 @@ def _serve(channel: connection.Connection, module: str, name: str) -> None:
 
 
 def _find(module: str, name: str) -> Callable[..., Any]:
-  found = sys.modules.get(module) or importlib.import_module(module)
+  found: Any = sys.modules.get(module) or importlib.import_module(module)
   for part in name.split("."):
     found = getattr(found, part)
   while hasattr(found, "fn"):  # it is decorated, as a stage

@@ -10,6 +10,7 @@ as `streams` says.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import queue
 import threading
@@ -20,16 +21,18 @@ from typing import Any
 import jax
 
 from rlinf_jax.runtime import (
+  assignments,
+  elasticity,
   executables,
   graphs,
   iterations,
   ledgers,
   machines,
-  streams,
   tasks,
 )
 from rlinf_jax.runtime import values as values_lib
 from scheduler import timelines
+from scheduler.devices import Devices
 
 DEFAULT_DEADLINE_S = 600.0
 JOIN_S = 5.0
@@ -66,6 +69,8 @@ class Executor:
     budget_bytes: per device, see `ledgers.Ledger`; None: no limit.
     deadline_s: how long nothing may happen before the flow is given up.
     compiled: stages that are compiled already.
+    seconds_fn: predicts a granule; with it, devices that have nothing left to
+      do in an iteration are given to a stage that has.
   """
 
   def __init__(
@@ -75,6 +80,7 @@ class Executor:
     machine: machines.Machine,
     *,
     compiled: executables.Executables,
+    seconds_fn: elasticity.SecondsFn | None = None,
     budget_bytes: int | None = None,
     deadline_s: float = DEFAULT_DEADLINE_S,
   ) -> None:
@@ -84,10 +90,26 @@ class Executor:
     self.context = iterations.Context(
       graph, machine, self.ledger, compiled=compiled
     )
-    self.streams = streams.of_plan(plan, graph)
+    self.assignments = assignments.Assignments(plan, graph, machine, seconds_fn)
     self.followers = _followers(plan)
     self.max_lag = _max_lag(plan)
     self.timeline = timelines.Timeline(source="measured", events=())
+
+  def scale(self, stage: str, devices: Devices | None) -> None:
+    """Gives a stage other devices, for granules that have not begun.
+
+    Of iterations under way too; the plan's orders and granules stay. What the
+    stage reads is brought to the new devices when it is first read there.
+
+    Args:
+      stage: of the workflow; a loop that runs as one program moves whole.
+      devices: cluster numbers, all of the stage's kind. Others may use them:
+        one task at a time has a device. None: as the plan says.
+
+    Raises:
+      ValueError: there is no such stage, or it cannot be there.
+    """
+    self.assignments.scale(stage, devices)
 
   def iterate(
     self, state: Sequence[Any], inputs: Iterator[Sequence[Any]]
@@ -130,16 +152,8 @@ class _Run:
     self._num_state = executor.graph.traced.num_state
     self._state0 = [self._given(x, "state") for x in state]
     self._alive: dict[int, iterations.Iteration] = {}
-    self._arrivals: dict[int, list[streams.Arrivals]] = {}
-    self._calls_of = {
-      t: k
-      for k, stream in enumerate(executor.streams)
-      for block in stream.blocks
-      for t in block
-    }
-    self._readers_of = {
-      t: k for k, stream in enumerate(executor.streams) for t in stream.block_of
-    }
+    self._assignments = executor.assignments
+    self._assignments.clear()
     self._states: dict[int, list[values_lib.Value]] = {0: self._state0}
     self._begun = 0
     self._is_last: int | None = None
@@ -149,6 +163,9 @@ class _Run:
     self._left: dict[int, int] = {}
     self._finished: queue.Queue[int | None] = queue.Queue()
     self._lock = threading.Lock()
+    self._devices = [
+      threading.Lock() for _ in range(executor.machine.cluster.num_devices)
+    ]
     self._error: BaseException | None = None
     self._is_stalled = False
     self._progress_s = time.monotonic()
@@ -204,42 +221,42 @@ class _Run:
     """Runs one task of one iteration on the calling thread."""
     iteration, t = key
     with self._lock:
-      task = self._renamed(key)
+      task = self._assignments.task(key)
       self._started.add(key)
       self._running[threading.get_ident()] = (
         f"{task.name}, iteration {iteration}"
       )
       ready = self._followers_of(key, "start")
     self._hand_out(ready)
-    start_ns = time.perf_counter_ns() - self._zero_ns
-    out = self._alive[iteration].run(task)
-    jax.block_until_ready(out)
-    stop_ns = time.perf_counter_ns() - self._zero_ns
-    names = tuple(self._plan.plan.resources[r].name for r in task.resources)
+    with self._held(task):
+      start_ns = time.perf_counter_ns() - self._zero_ns
+      self._board.take_moved()
+      jax.block_until_ready(self._result_of(key, task))
+      stop_ns = time.perf_counter_ns() - self._zero_ns
     first = self._plan.plan.activities[task.activities[0]]
     event = timelines.Event(
       kind=first.kind,
       stage=task.stage,
       iteration=iteration,
-      resources=names,
+      resources=self._assignments.resources(task),
       start_ns=start_ns,
       stop_ns=stop_ns,
       items=task.items,
       index=task.activities[0],
       target=first.target,
-      num_bytes=first.num_bytes,
+      num_bytes=self._board.take_moved(),
     )
     ready = []
     with self._lock:
       self._events.append(event)
       self._running.pop(threading.get_ident(), None)
       self._progress_s = time.monotonic()
-      ended = (t,)
-      if t in self._calls_of:
-        ended = self._arrivals[iteration][self._calls_of[t]].finish(t)
+      ended = self._assignments.finish(key)
       for t in ended:
         self._ended.add((iteration, t))
         ready += self._followers_of((iteration, t), "end")
+      if len(self._alive) == 1:  # those that overlap need all devices
+        self._assignments.grow(iteration, self._ended, self._started)
       self._left[iteration] -= len(ended)
       is_done = bool(ended) and self._left[iteration] == 0
     self._hand_out(ready)
@@ -261,7 +278,7 @@ class _Run:
     """Keeps the first error and stops everyone."""
     with self._lock:
       if self._error is None and not isinstance(error, values_lib.Stopped):
-        iteration, task = key[0], self._renamed(key)
+        iteration, task = key[0], self._assignments.task(key)
         self._error = StageError(
           f"stage '{task.stage}' failed on items {task.items[0]} to"
           f" {task.items[1]} of iteration {iteration}, on devices"
@@ -271,16 +288,28 @@ class _Run:
     self._board.stop()
     self._finished.put(None)
 
-  def _renamed(self, key: tuple[int, int]) -> tasks.Task:
-    """Returns a task, with the items that it handles in this iteration."""
+  @contextlib.contextmanager
+  def _held(self, task: tasks.Task) -> Iterator[None]:
+    """Holds a task's devices: the plan's orders do not know of scaling."""
+    with contextlib.ExitStack() as stack:
+      if not task.is_call:
+        for i in task.devices:  # rising, so that nobody waits in a circle
+          stack.enter_context(self._devices[i])
+      yield
+
+  def _result_of(self, key: tuple[int, int], task: tasks.Task) -> Any:
+    """Runs a task; returns arrays whose completion is the task's."""
     iteration, t = key
-    task = self._tasks[t]
-    if t not in self._readers_of:
-      return task
-    items = self._arrivals[iteration][self._readers_of[t]].items(t, task.items)
-    if items == task.items:
-      return task
-    return dataclasses.replace(task, items=items)
+    alive = self._alive[iteration]
+    if t not in self._plan.ahead:
+      return alive.run(task)
+    with self._lock:
+      readers = [
+        self._assignments.task((iteration, r))
+        for r in self._plan.ahead[t]
+        if self._assignments.is_known((iteration, r))
+      ]
+    return [alive.send_ahead(task, reader) for reader in readers]
 
   def _given(self, x: Any, what: str) -> values_lib.Value:
     value = values_lib.Value(self._board, self._context.ledger, what=what)
@@ -317,7 +346,7 @@ class _Run:
     ready = []
     with self._lock:
       self._alive[i] = iteration
-      self._arrivals[i] = [streams.Arrivals(s) for s in self._x.streams]
+      self._assignments.begin(i)
       self._left[i] = len(self._tasks)
       self._begun += 1
       for t, waits in enumerate(self._plan.waits):
@@ -405,7 +434,6 @@ class _Run:
     oldest = max(index + 1 - self._staleness, 0)
     keep = [v for i, s in self._states.items() if i >= oldest for v in s]
     done = self._alive.pop(index)
-    self._arrivals.pop(index)
     done.release(keep)
     kept = {id(v) for v in keep}
     for i in [i for i in self._states if i < oldest]:
@@ -413,6 +441,7 @@ class _Run:
         if id(value) not in kept:
           value.release()
     with self._lock:
+      self._assignments.retire(index)
       for t in range(len(self._tasks)):
         self._counts.pop((index, t), None)
       horizon = index - 1 - self._x.max_lag
@@ -437,7 +466,7 @@ class _Worker:
 
 
 def _worker_of(task: tasks.Task) -> Any:
-  return task.resources if task.devices.spans else ("no devices",)
+  return task.resources or ("nothing",)
 
 
 def _followers(

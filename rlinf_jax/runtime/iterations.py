@@ -48,10 +48,30 @@ class Context:
     self.program = graph.traced.program
     self.compiled = compiled
     self.board = values.Board()
+    self.constants = {
+      v: values.Value(self.board, ledger, what=f"constant {v}")
+      for v in self.program.constants
+    }
+    for v, constant in self.program.constants.items():
+      self.constants[v].put(constant)
 
   def place(self, task: tasks.Task) -> executables.Place:
-    """Returns the devices that a task computes on."""
+    """Returns the devices that a task has."""
     return executables.place_of(self.machine.jax_devices(task.devices))
+
+  def place_of(self, task: tasks.Task) -> executables.Place | None:
+    """Returns as many of a task's devices as it uses; None on the host."""
+    node = task.inner or task.node
+    if isinstance(node, tracing.LoopNode):
+      return executables.for_loop(self.place(task), node)
+    assert node is not None
+    if node.spec.place != "mesh":
+      return None
+    if node.is_barrier:
+      return self.place(task)
+    return executables.for_items(
+      self.place(task), task.items[1] - task.items[0], node.spec.quantum
+    )
 
 
 class Iteration:
@@ -78,9 +98,7 @@ class Iteration:
     self._values: dict[int, values.Value] = dict(zip(program.inputs, given))
     self._loops: dict[str, _LoopState] = {}
     self._lock = threading.Lock()
-    for v, constant in program.constants.items():
-      self._values[v] = self._value(f"constant {v}")
-      self._values[v].put(constant)
+    self._values |= context.constants
     old = dict(zip(program.inputs, stale))
     for after, before in program.syncs.items():
       self._values[after] = old.get(before) or self._sync_of_glue(before, old)
@@ -99,9 +117,7 @@ class Iteration:
       whatever the stage raises; `OverBudgetError`; `Stopped`.
     """
     node = task.node
-    if node is None or task.kind in ("apply", "transfer", "reshard"):
-      return ()
-    if task.kind == "weight_sync":
+    if node is None or task.kind in ("apply", "reshard"):
       return ()
     if task.kind in ("swap_in", "swap_out"):
       return self._swap(task)
@@ -117,7 +133,8 @@ class Iteration:
 
   def release(self, keep: Sequence[values.Value]) -> None:
     """Forgets every value but those to keep."""
-    kept = {id(v) for v in (*keep, *self.given)}
+    constants = self._context.constants.values()
+    kept = {id(v) for v in (*keep, *self.given, *constants)}
     for value in self._values.values():
       if id(value) not in kept:
         value.release()
@@ -167,10 +184,7 @@ class Iteration:
   ) -> values.Value:
     """Returns what glue made of the older state, for a sync of it."""
     program = self._context.program
-    known = dict(old)
-    for v, constant in program.constants.items():
-      known[v] = self._value(f"constant {v}")
-      known[v].put(constant)
+    known = old | self._context.constants
     for glue in [n.glue for n in program.nodes] + [program.glue]:
       if glue is not None and all(v in known for v in glue.inputs):
         self._add_glue(glue, known)
@@ -185,13 +199,45 @@ class Iteration:
     first = self._context.machine.devices[0]
     return jax.sharding.SingleDeviceSharding(first)
 
+  def send_ahead(self, move: tasks.Task, reader: tasks.Task) -> list[Any]:
+    """Brings what a task will read to where it reads it; returns it.
+
+    Args:
+      move: a weight sync, which brings what is read whole, as far as it has
+        come; or a transfer, which brings what its stage has made.
+      reader: the task that will read it.
+    """
+    is_weights = move.kind == "weight_sync"
+    assert move.node is not None
+    node = reader.node
+    place = self._context.place_of(reader)
+    if isinstance(node, tracing.LoopNode):
+      consts = node.inputs[: node.num_consts] if is_weights else ()
+      given: list[tuple[int, int | None]] = [(v, None) for v in consts]
+    else:
+      assert node is not None
+      given = [
+        (v, axis)
+        for v, axis in zip(node.inputs, node.axes)
+        if (axis is None) == (is_weights or node.is_barrier)
+        and (is_weights or v in move.node.outputs)
+      ]
+    start, stop = reader.items
+    found = []
+    for v, axis in given:
+      value = self._values[v]
+      layout = None if place is None else place.sharding(axis, stop - start)
+      if axis is None and value.is_complete():
+        found.append(value.whole(layout))
+      elif axis is not None and value.is_complete(start, stop):
+        found.append(value.send_ahead(start, stop, axis, layout))
+    return found
+
   def _run_stage(self, task: tasks.Task, node: tracing.StageNode) -> Any:
     start, stop = task.items
-    if node.spec.place != "mesh":
+    place = self._context.place_of(task)
+    if place is None:
       return self._run_on_host(task, node)
-    place = self._context.place(task)
-    if not node.is_barrier:
-      place = executables.for_items(place, stop - start, node.spec.quantum)
     leaves = []
     for v, axis in zip(node.inputs, node.axes):
       if axis is None:
@@ -231,7 +277,8 @@ class Iteration:
         self._values[v].add(start, stop, x)
 
   def _run_loop(self, task: tasks.Task, node: tracing.LoopNode) -> Any:
-    place = executables.for_loop(self._context.place(task), node)
+    place = self._context.place_of(task)
+    assert place is not None
     division = self._context.graph.divisions.get(node.name)
     leaves = []
     for i, v in enumerate(node.inputs):
@@ -251,15 +298,14 @@ class Iteration:
 
   def _swap(self, task: tasks.Task) -> Any:
     """Moves the state that a stage reads to host memory, or back."""
-    kind = "pinned_host" if task.kind == "swap_out" else None
-    device = self._context.machine.devices[0]
-    kind = kind or device.default_memory().kind
-
-    def target(sharding: Any) -> Any:
-      return sharding.with_memory_kind(kind)
-
+    known = self._context.machine.devices
+    devices = frozenset(known[i] for i in task.devices if i < len(known))
+    kind = known[0].default_memory().kind
+    if task.kind == "swap_out":
+      kind = "pinned_host"
     weights = self._context.graph.weights[task.stage]
-    values.move([self.given[i] for i in weights], target)
+    moved = values.swap([self.given[i] for i in weights], devices, kind)
+    self._context.board.add_moved(moved)
     return ()
 
 
@@ -311,9 +357,8 @@ class _LoopState:
   def _run_on_mesh(
     self, lane: _Lane, inner: tracing.StageNode, task: tasks.Task
   ) -> list[Any]:
-    place = executables.for_items(
-      self._context.place(task), lane.size, inner.spec.quantum
-    )
+    place = self._context.place_of(task)
+    assert place is not None
     needs = _needs(inner)
     stacked = tuple(v for v in needs if v in self._stacked)
     key = ("turn", self._node.name, inner.name, place, lane.size)
@@ -344,9 +389,9 @@ class _LoopState:
     axis = self._axes.get(v)
     if v in lane.known:
       return transport.send(lane.known[v], place.sharding(axis, lane.size))
-    if (stage, v) not in lane.placed:
-      lane.placed[stage, v] = self._from_outside(lane, v, axis, place)
-    return lane.placed[stage, v]
+    if (stage, v, place) not in lane.placed:
+      lane.placed[stage, v, place] = self._from_outside(lane, v, axis, place)
+    return lane.placed[stage, v, place]
 
   def _from_outside(
     self, lane: _Lane, v: int, axis: int | None, place: executables.Place
@@ -432,7 +477,8 @@ class _Lane:
   def __init__(self, start: int, stop: int) -> None:
     self.start, self.stop = start, stop
     self.known: dict[int, Any] = {}  # of this turn
-    self.placed: dict[tuple[str, int], Any] = {}  # of all turns, by stage
+    # Of all turns, by stage and by the place that it runs on.
+    self.placed: dict[tuple[str, int, executables.Place], Any] = {}
     self.ys: list[list[Any]] = []
 
   @property

@@ -66,6 +66,10 @@ class Arrivals:
     places = range(first, len(self._come))
     return tuple(t for place in places for t in self._stream.blocks[place])
 
+  def has_come(self, task: int) -> bool:
+    """Returns whether it is known which items a task handles."""
+    return self._stream.block_of[task] < len(self._come)
+
   def items(self, task: int, items: tuple[int, int]) -> tuple[int, int]:
     """Returns the items that a task handles, which the plan calls `items`."""
     place = self._stream.block_of[task]

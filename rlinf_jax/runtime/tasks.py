@@ -64,11 +64,14 @@ class TaskPlan:
   Attributes:
     tasks: of one iteration.
     waits: for each task.
+    ahead: for each task that moves items or weights, the tasks that can read
+      them where they are once it has ended.
     plan: the flat plan they were made from.
   """
 
   tasks: tuple[Task, ...]
   waits: tuple[tuple[Wait, ...], ...]
+  ahead: dict[int, tuple[int, ...]]
   plan: plans.FlatPlan
 
 
@@ -115,8 +118,37 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
     wait = Wait(source=source, lag=arc.lag, after=arc.after)
     waits[target][wait] = None
   return TaskPlan(
-    tasks=tuple(tasks), waits=tuple(tuple(w) for w in waits), plan=plan
+    tasks=tuple(tasks),
+    waits=tuple(tuple(w) for w in waits),
+    ahead=_ahead(plan, tasks),
+    plan=plan,
   )
+
+
+def _ahead(
+  plan: plans.FlatPlan, tasks: Sequence[Task]
+) -> dict[int, tuple[int, ...]]:
+  readers: dict[str, list[int]] = {}
+  for t, task in enumerate(tasks):
+    if task.kind in ("compute", "loop"):
+      for name in {plan.activities[a].stage for a in task.activities}:
+        readers.setdefault(name, []).append(t)
+  found = {}
+  for t, task in enumerate(tasks):
+    target = plan.activities[task.activities[0]].target
+    if task.kind == "weight_sync":
+      by_devices = {tasks[r].devices: r for r in readers.get(target, ())}
+      found[t] = tuple(by_devices.values())
+    elif task.kind == "transfer":
+      start, stop = task.items
+      found[t] = tuple(
+        r
+        for r in readers.get(target, ())
+        if tasks[r].kind == "compute"
+        and tasks[r].inner is None
+        and (start < tasks[r].items[1] <= stop or len(readers[target]) == 1)
+      )
+  return found
 
 
 def _order_arcs(plan: plans.FlatPlan, calls: Set[int]) -> Iterator[plans.Arc]:

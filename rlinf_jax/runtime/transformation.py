@@ -21,6 +21,7 @@ import jax
 
 from rlinf_jax.runtime import (
   choices,
+  elasticity,
   executables,
   executor,
   graphs,
@@ -31,8 +32,10 @@ from rlinf_jax.runtime import (
   tasks,
   tracing,
 )
+from scheduler import devices as devices_lib
 from scheduler import (
   documents,
+  durations,
   evaluation,
   planners,
   plans,
@@ -62,6 +65,8 @@ class Options:
     deadline_s: how long nothing may happen before the flow is given up.
     plan_budget: how much the planner may search.
     seed: of the planner.
+    is_elastic: whether devices that an iteration no longer needs are given to a
+      stage that has granules left; `online` does it in any case.
     donate: whether the state's buffers may be reused where one program runs.
     notify: called with (stage, points done, points in all) while measuring.
   """
@@ -76,6 +81,7 @@ class Options:
   deadline_s: float = executor.DEFAULT_DEADLINE_S
   plan_budget: planners.Budget = planners.Budget()
   seed: int = 0
+  is_elastic: bool = False
   donate: bool = False
   notify: Callable[[str, int, int], None] | None = None
 
@@ -185,6 +191,33 @@ class M2Flow:
       ready.compiled,
     )
     self._options = options
+
+  def scale(
+    self, stage: str, devices: str | devices_lib.Devices | None
+  ) -> None:
+    """Gives a stage other devices, at once: also while `iterate` runs.
+
+    Granules that have begun end where they are; those that have not, of this
+    iteration and of later ones, run on the new devices, until the next
+    `replan`. Nothing restarts and no number changes; weights are brought to the
+    devices that lack them, once.
+
+    Args:
+      stage: its name.
+      devices: such as "0-3", of this machine; None: as the plan says.
+
+    Raises:
+      ValueError: there is no such stage, it cannot be there, or the plan is one
+        program, whose stages have no devices of their own: `replan` then.
+    """
+    if self._ready.executor is None:
+      raise ValueError(
+        f"stage '{stage}' is part of one program; give .replan() a plan that"
+        " has stages on other devices first"
+      )
+    if isinstance(devices, str):
+      devices = devices_lib.Devices.parse(devices)
+    self._ready.executor.scale(stage, devices)
 
   def prepare(self, state: Any, *inputs: Any) -> _Prepared:
     """Traces, measures and plans, the first time; returns what came of it."""
@@ -376,6 +409,9 @@ def _under_plan(
   if choice.devices:
     program = one_program.OneProgram(fn, choice.devices, donate=options.donate)
   else:
+    seconds_fn = None
+    if options.is_elastic or options.plan == "online":
+      seconds_fn = _seconds_fn(graph, profile, machine)
     runner = executor.Executor(
       graph,
       tasks.make(choice.evaluation.flat, graph),
@@ -383,6 +419,7 @@ def _under_plan(
       compiled=compiled,
       budget_bytes=options.budget_bytes,
       deadline_s=options.deadline_s,
+      seconds_fn=seconds_fn,
     )
   return _Prepared(
     graph=graph,
@@ -394,6 +431,27 @@ def _under_plan(
     executor=runner,
     program=program,
   )
+
+
+def _seconds_fn(
+  graph: graphs.Graph, profile: profiles.Profile, machine: machines.Machine
+) -> elasticity.SecondsFn:
+  """Returns (stage, items, devices) -> seconds, by the profile."""
+
+  def seconds(name: str, items: int, devices: int) -> float:
+    place = machine.mesh_class if graph.place[name] == "mesh" else machines.HOST
+    (ns,) = durations.granules_ns(
+      graph.workflow.stage(name),
+      profile,
+      machine.cluster.device_class(place),
+      devices,
+      profiles.Config(),
+      items,
+      (0, items),
+    )
+    return ns * 1e-9
+
+  return seconds
 
 
 def _choose(

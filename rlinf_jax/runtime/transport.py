@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -57,6 +58,29 @@ def send(tree: Any, to: Any) -> Any:
     for i, x in zip(together, moved):
       leaves[i] = x
   return jax.tree.unflatten(structure, leaves)
+
+
+def moved_bytes(array: Any, target: jax.sharding.Sharding | None) -> int:
+  """Returns the bytes that `send` brings to devices that lack them.
+
+  What is divided anew over the devices where it lies counts as staying. To the
+  host nothing moves from a CPU, whose memory it is.
+  """
+  there: set[Any] = set()
+  if isinstance(array, jax.Array):
+    if target is None:
+      is_host = all(d.platform == "cpu" for d in array.devices())
+      return 0 if is_host else int(array.nbytes)
+    if array.sharding == target or jax.dtypes.issubdtype(
+      array.dtype, jax.dtypes.prng_key
+    ):
+      return 0
+    there = array.sharding.device_set
+  if target is None:
+    return 0
+  shard = math.prod(target.shard_shape(np.shape(array)))
+  size = np.dtype(array.dtype).itemsize
+  return shard * size * len(target.device_set - there)
 
 
 def _is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:

@@ -23,12 +23,23 @@ class Board:
   """Where readers wait for values, and what ends their waiting.
 
   One condition for all values of an executor: a piece wakes its readers, and a
-  stop wakes everyone.
+  stop wakes everyone. It also counts the bytes that each thread moves.
   """
 
   def __init__(self) -> None:
     self.changed = threading.Condition()
     self.is_stopped = False
+    self._of_thread = threading.local()
+
+  def add_moved(self, num_bytes: int) -> None:
+    """Counts bytes that the calling thread has moved between devices."""
+    self._of_thread.moved = getattr(self._of_thread, "moved", 0) + num_bytes
+
+  def take_moved(self) -> int:
+    """Returns the bytes that the calling thread has moved since last asked."""
+    moved = getattr(self._of_thread, "moved", 0)
+    self._of_thread.moved = 0
+    return moved
 
   def stop(self) -> None:
     """Ends every wait with `Stopped`."""
@@ -46,6 +57,9 @@ class Board:
 
 class Value:
   """One array of one iteration, whole or in pieces along its items.
+
+  What was brought whole to other devices is kept there, and so are pieces that
+  were sent ahead of their reader.
 
   Args:
     board: where it announces pieces.
@@ -77,6 +91,8 @@ class Value:
     self._making = threading.Lock()
     self._pieces: dict[tuple[int, int], Any] = {}
     self._whole: Any = None
+    self._copies: dict[Any, Any] = {}  # of the whole, by sharding
+    self._ahead: dict[tuple[int, int], tuple[Any, Any]] = {}
     self.is_released = False
 
   def put(self, array: Any) -> None:
@@ -101,6 +117,9 @@ class Value:
     Raises:
       Stopped: the flow was stopped before.
     """
+    there, found = self._ahead.get((start, stop), (None, None))
+    if found is not None and there == sharding:
+      return found
     if self._whole is None and self._make_fn is None and not self._is_sum:
       with self._board.changed:
         self._board.wait_for(
@@ -111,12 +130,42 @@ class Value:
         return self._gather(start, stop, sharding)
     whole = self._get()
     if start == 0 and stop == whole.shape[axis]:
-      return transport.send(whole, sharding)
-    return transport.send(_cut(whole, start, stop, axis, sharding), sharding)
+      return self._send(whole, sharding)
+    return self._send(_cut(whole, start, stop, axis, sharding), sharding)
 
   def whole(self, sharding: Any) -> Any:
     """Returns all of it where `sharding` says; waits until it is complete."""
-    return transport.send(self._get(), sharding)
+    whole = self._get()
+    with self._making:
+      found = self._copies.get(sharding)
+      if found is None:
+        found = self._send(whole, sharding)
+        if found is not whole and not self.is_released:
+          self._keep(whole, sharding, found)
+    return found
+
+  def is_complete(self, start: int = 0, stop: int | None = None) -> bool:
+    """Returns whether the items [start, stop) can be read without waiting."""
+    stop = self._num_items if stop is None else stop
+    with self._board.changed:
+      return self._whole is not None or self._covers(start, stop)
+
+  def send_ahead(self, start: int, stop: int, axis: int, sharding: Any) -> Any:
+    """Brings the items [start, stop) to where they will be read; returns them.
+
+    Waits until they have come.
+    """
+    found = self.read(start, stop, axis, sharding)
+    with self._board.changed:
+      if not self.is_released:
+        self._ahead[start, stop] = (sharding, found)
+        self._ledger.add(found, self.what)
+    return found
+
+  @property
+  def held(self) -> Any:
+    """The whole value, if it has come and is in memory; else None."""
+    return self._whole
 
   def replace(self, old: Any, new: Any) -> None:
     """Holds another copy of what it holds whole.
@@ -131,17 +180,34 @@ class Value:
       self._ledger.remove(old)
       self._ledger.add(new, self.what)
 
-  @property
-  def held(self) -> Any:
-    """The whole value, if it has come and is in memory; else None."""
-    return self._whole
+  def drop_copies(self, devices: frozenset[Any]) -> None:
+    """Lets go of copies of the whole value on devices."""
+    with self._making:
+      for sharding in [s for s in self._copies if _is_on(s, devices)]:
+        self._ledger.remove(self._copies.pop(sharding))
 
   def release(self) -> None:
     """Forgets the arrays; whoever still holds them keeps them."""
     with self._board.changed:
-      for array in [self._whole, *self._pieces.values()]:
+      ahead = [array for _, array in self._ahead.values()]
+      held = [self._whole, *self._pieces.values(), *self._copies.values()]
+      for array in (*held, *ahead):
         self._ledger.remove(array)
-      self._whole, self._pieces, self.is_released = None, {}, True
+      self._whole, self._pieces, self._copies, self._ahead = None, {}, {}, {}
+      self.is_released = True
+
+  def _keep(self, whole: Any, sharding: Any, copy: Any) -> None:
+    if isinstance(whole, jax.Array) and whole.sharding == sharding:
+      # The same memory: what might still go anywhere now belongs there.
+      self._ledger.remove(whole)
+      self._whole = copy
+    else:
+      self._copies[sharding] = copy
+    self._ledger.add(copy, self.what)
+
+  def _send(self, array: Any, sharding: Any) -> Any:
+    self._board.add_moved(transport.moved_bytes(array, sharding))
+    return transport.send(array, sharding)
 
   def _get(self) -> Any:
     if self._make_fn is not None:
@@ -192,32 +258,48 @@ class Value:
       if low < high:
         cut = piece
         if (low, high) != (a, b):
-          cut = _cut(piece, low - a, high - a, self._axis, sharding)
+          # A part of what is read may not divide as the whole of it does.
+          layout = sharding if (low, high) == (start, stop) else None
+          cut = _cut(piece, low - a, high - a, self._axis, layout)
         parts.append(cut)
     if len(parts) == 1:
-      return transport.send(parts[0], sharding)
-    return transport.send(_concatenate(parts, self._axis), sharding)
+      return self._send(parts[0], sharding)
+    return self._send(_concatenate(parts, self._axis), sharding)
 
 
-def move(values: Sequence[Value], sharding_fn: Callable[[Any], Any]) -> int:
-  """Moves whole values, all of them in one copy; returns the bytes moved.
+def swap(
+  values: Sequence[Value], devices: frozenset[Any], memory_kind: str
+) -> int:
+  """Moves what lies on devices to another memory of theirs, in one copy.
 
   Args:
-    values: of which those that have not come stay as they are.
-    sharding_fn: from where an array lies to where it shall lie.
+    values: of which those that are not whole, or lie elsewhere, stay.
+    devices: JAX devices; further copies that lie on them are let go of.
+    memory_kind: to which.
+
+  Returns:
+    Bytes moved.
   """
   found = []
   for value in values:
+    value.drop_copies(devices)
     old = value.held
     if not isinstance(old, jax.Array) or old.is_deleted():
       continue
-    if (target := sharding_fn(old.sharding)) != old.sharding:
+    if _is_on(old.sharding, devices) and (
+      old.sharding.memory_kind != memory_kind
+    ):
+      target = old.sharding.with_memory_kind(memory_kind)
       found.append((value, old, target))
   moved = transport.send([x for _, x, _ in found], [to for _, _, to in found])
   jax.block_until_ready(moved)
   for (value, old, _), new in zip(found, moved):
     value.replace(old, new)
   return sum(int(new.nbytes) for new in moved)
+
+
+def _is_on(sharding: Any, devices: frozenset[Any]) -> bool:
+  return sharding is not None and not devices.isdisjoint(sharding.device_set)
 
 
 def _cut(piece: Any, start: int, stop: int, axis: int, sharding: Any) -> Any:

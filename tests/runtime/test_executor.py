@@ -71,6 +71,20 @@ def host_run(hook, granule=2, deadline_s=30.0):
   )
 
 
+def small_flow(w, x_b):
+  return total(w, double(w, x_b))
+
+
+@flow.stage(items={1: 0})
+def double(w, x_b):
+  return 2.0 * w * x_b
+
+
+@flow.stage
+def total(w, y_b):
+  return w + jnp.sum(y_b)
+
+
 def items():
   return jnp.arange(ITEMS, dtype=jnp.int32)
 
@@ -174,6 +188,36 @@ def test_more_than_the_budget_is_an_error_that_names_the_stage():
   with pytest.raises(runtime.StageError, match="of a budget of 700") as caught:
     run(flows.first_state(), jax.random.key(0))
   assert isinstance(caught.value.__cause__, runtime.OverBudgetError)
+
+
+def test_what_an_iteration_leaves_in_memory_does_not_add_up():
+  plan = TreePlan(
+    root=Spatial(
+      children=(
+        Run(stage="double", devices=Devices.of([0]), granule=2),
+        Run(stage="total", devices=Devices.of([1]), granule=1),
+      )
+    )
+  )
+  machine = machines.of_process(2)
+  table = Table(samples=(Sample(granule=1, devices=1, seconds=1e-3),),
+                extrapolate=True)  # fmt: skip
+  run = runtime.m2flow(
+    small_flow,
+    plan=plan,
+    machine=machine,
+    profile=Profile(
+      entries=tuple(
+        Entry(stage=name, device_class=machine.mesh_class, law=table)
+        for name in ("double", "total")
+      )
+    ),
+  )
+  ledger = run.prepare(jnp.float32(1.0), jnp.ones(4)).executor.ledger
+  resident = []
+  for _ in run.iterate(jnp.float32(1.0), [(jnp.ones(4),)] * 6):
+    resident.append(ledger.resident_bytes(jax.devices()[0]))
+  assert len(set(resident[1:])) == 1
 
 
 def test_a_measured_timeline_has_each_task_once_and_no_device_twice():

@@ -220,19 +220,15 @@ def test_a_service_is_not_called_to_compile_ahead():
   assert not calls
 
 
-@pytest.mark.parametrize("plan", ["collocated", "disaggregated", "hybrid"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "plan", ["collocated", "disaggregated", "hybrid", "auto", "online"]
+)
 def test_it_runs_under_planners_on_whatever_slots_there_are(plan):
   run = runtime.m2flow(make_flow(), plan=plan, machine=machines.of_process(1))
   np.testing.assert_array_equal(run(first_state(), items()), eager())
   slots = run.profile.device_classes("answer")
   assert slots == (machines.HOST,)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", ["auto", "online"])
-def test_it_runs_under_slower_planners(plan):
-  run = runtime.m2flow(make_flow(), plan=plan, machine=machines.of_process(2))
-  np.testing.assert_array_equal(run(first_state(), items()), eager())
 
 
 def test_arrivals_by_hand():
