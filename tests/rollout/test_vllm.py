@@ -323,18 +323,22 @@ def test_interrupted_samples_go_on_as_if_the_newer_weights_had_read_them(
     request = request_of(num_prompts=48, num_samples=4)
     sampling = rollout.Sampling(max_new_tokens=60)
     request = request.replace(length=np.minimum(request.length, 60))
-    engine.generate(setup.weights(1), request_of())
-    with futures.ThreadPoolExecutor(1) as pool:
-      pending = pool.submit(
-        engine.generate, setup.weights(1), request, sampling=sampling
-      )
-      time.sleep(0.3)
-      engine.generate(setup.weights(2), request_of())
-      got = pending.result()
-  assert set(np.unique(got.version)) == {1, 2}
+    engine.generate(setup.weights(0), request_of())
+    for attempt, wait_s in enumerate((0.2, 0.4, 0.8, 1.6)):
+      first, second = 2 * attempt + 1, 2 * attempt + 2
+      with futures.ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(
+          engine.generate, setup.weights(first), request, sampling=sampling
+        )
+        time.sleep(wait_s)
+        engine.generate(setup.weights(second), request_of())
+        got = pending.result()
+      if set(np.unique(got.version)) == {first, second}:
+        break  # else none, or all, was sampled before
+  assert set(np.unique(got.version)) == {first, second}
   assert (np.diff(got.version, axis=-1) >= 0).all()
-  old, new = (setup.log_probs(v, request, got) for v in (1, 2))
-  expected = np.where(got.version == 1, old, new)
+  old, new = (setup.log_probs(v, request, got) for v in (first, second))
+  expected = np.where(got.version == first, old, new)
   np.testing.assert_allclose(got.log_prob, expected, atol=ROUNDING)
 
 

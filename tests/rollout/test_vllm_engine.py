@@ -92,9 +92,10 @@ def of_this_test(tmp_path):
   return found
 
 
-def await_log(tmp_path, text, replica=0):
-  for _ in range(500):
-    path = tmp_path / f"rollout_{replica}.log"
+def await_log(tmp_path, text, *, deadline_s=20.0):
+  end_s = time.monotonic() + deadline_s
+  while time.monotonic() < end_s:
+    path = tmp_path / "rollout_0.log"
     if path.exists() and text in path.read_text():
       return
     time.sleep(0.01)
@@ -193,7 +194,7 @@ def test_newer_weights_wait_for_samples_under_way(make, tmp_path):
 
 def test_interrupted_samples_go_on_by_newer_weights_and_say_so(make, tmp_path):
   engine = make(
-    rollout.Sampling(max_new_tokens=20), step_s=0.02, interrupt=True
+    rollout.Sampling(max_new_tokens=40), step_s=0.02, interrupt=True
   )
   with futures.ThreadPoolExecutor(2) as pool:
     first = pool.submit(engine.generate, weights(7, 0), REQUEST)
@@ -202,9 +203,9 @@ def test_interrupted_samples_go_on_by_newer_weights_and_say_so(make, tmp_path):
     got = first.result()
   version = got.version[0, 0]
   num_old = int((version == 0).sum())
-  assert 0 < num_old < 20
+  assert 0 < num_old < 40
   assert (np.diff(version) >= 0).all()
-  expected = np.arange(22, 42) + 20 * (np.arange(20) >= num_old)
+  expected = np.arange(22, 62) + 20 * (np.arange(40) >= num_old)
   np.testing.assert_array_equal(got.token[0, 0], expected)
 
 
@@ -217,7 +218,7 @@ def test_older_weights_do_not_replace_newer_ones_that_interrupt(make, tmp_path):
 
 
 def test_calls_of_several_threads_share_a_batch(make, tmp_path):
-  engine = make(step_s=0.05)
+  engine = make(step_s=0.1)
   with futures.ThreadPoolExecutor(3) as pool:
     got = list(
       pool.map(lambda _: engine.generate(weights(), REQUEST), range(3))
@@ -269,7 +270,7 @@ def test_killed_in_mid_generation_it_is_replaced_and_asked_again(
 
 
 def test_only_what_was_lost_is_asked_again(make, tmp_path):
-  sampling = rollout.Sampling(max_new_tokens=30, stop_tokens=(24,))
+  sampling = rollout.Sampling(max_new_tokens=60, stop_tokens=(24,))
   engine = make(sampling, step_s=0.02)
   with futures.ThreadPoolExecutor(1) as pool:
     # The first sample ends with its third token, 24.
@@ -303,9 +304,10 @@ def test_silence_is_taken_for_a_failure(make):
     engine.generate(weights(), REQUEST)
 
 
+@pytest.mark.slow  # it speaks each second
 def test_a_process_that_idles_is_not_silent(make, tmp_path):
-  engine = make(deadline_s=1.6)
-  time.sleep(2.0)
+  engine = make(deadline_s=3.0)
+  time.sleep(4.0)
   engine.generate(weights(), REQUEST)
   assert log(tmp_path).count("started") == 1
 
@@ -455,23 +457,13 @@ def test_a_killed_trainer_leaves_nothing_behind(make, tmp_path):
   trainer = subprocess.Popen(
     [sys.executable, "-c", TRAINER, str(tmp_path)], cwd=PROGRAM.parents[2]
   )
-  await_log_for(tmp_path, "step of 1", deadline_s=60.0)
+  await_log(tmp_path, "step of 1", deadline_s=60.0)
   found = psutil.Process(trainer.pid).children(recursive=True)
   assert len(found) == 3
   trainer.kill()
   trainer.wait()
   _, alive = psutil.wait_procs(found, timeout=5)
   assert alive == []
-
-
-def await_log_for(tmp_path, text, *, deadline_s):
-  end_s = time.monotonic() + deadline_s
-  while time.monotonic() < end_s:
-    path = tmp_path / "rollout_0.log"
-    if path.exists() and text in path.read_text():
-      return
-    time.sleep(0.05)
-  raise AssertionError(f"{text!r} is not in the log")
 
 
 def test_versions_in_flight_beyond_the_memory_wait_and_are_exact(make):
@@ -493,4 +485,4 @@ def test_threads_that_only_wait_end_with_the_engine(make):
   engine = make(num_replicas=2)
   engine.generate(weights(), REQUEST)
   engine.close()
-  assert threading.active_count() == before
+  assert threading.active_count() <= before
