@@ -70,7 +70,7 @@ def measure(
   *,
   compiled: executables.Executables,
   plan_fn: Callable[[profiles.Profile], plans.FlatPlan] | None = None,
-  budget_s: float = 30.0,
+  budget_s: float = 20.0,
   path: str | pathlib.Path | None = None,
   notify: Callable[[str, int, int], None] | None = None,
 ) -> profiles.Profile:
@@ -82,8 +82,9 @@ def measure(
     args: leaves of the arguments of one real iteration.
     compiled: where what is compiled on the way is kept.
     plan_fn: plans from a profile; what its plan uses is measured too.
-    budget_s: once it is spent, only points without which a stage could not be
-      planned at all are still measured.
+    budget_s: counted from when one iteration has been compiled and run; once
+      it is spent, only points without which a stage could not be planned at
+      all are still measured.
     path: a file that is read where it holds a profile of the same stages,
       shapes, devices and versions, and written otherwise.
     notify: called with (stage, points done, points known of).
@@ -93,11 +94,10 @@ def measure(
     known = documents.read(profiles.Profile, path)
     if known.provenance.endswith(key):
       return known
-  stop_s = time.monotonic() + budget_s
   bench = timings.Bench(graph, machine, args, compiled)
+  stop_s = time.monotonic() + budget_s
   found = _Found(graph, machine, bench, compiled, hand_off_s(machine))
-  todo = list(points(graph, machine))
-  done = 0
+  todo, done = list(points(graph, machine)), 0
   for _ in range(1 + MAX_ROUNDS):
     for point in todo:
       if notify is not None:

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import pathlib
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -59,8 +60,8 @@ class Options:
       each stage that is not on a mesh, if it has none.
     profile: by default it is measured when the flow is first called.
     profile_path: where a measured profile is kept, see `measurements.measure`.
-    measure_s: time for measuring; what no plan can do without is measured
-      later too.
+    measure_s: time for measuring once an iteration has been compiled; what no
+      plan can do without is measured later too.
     budget_bytes: memory of each device; more is an error that names the stage.
     deadline_s: how long nothing may happen before the flow is given up.
     plan_budget: how much the planner may search.
@@ -76,7 +77,7 @@ class Options:
   machine: machines.Machine | None = None
   profile: profiles.Profile | None = None
   profile_path: str | pathlib.Path | None = None
-  measure_s: float = 30.0
+  measure_s: float = 20.0
   budget_bytes: int | None = None
   deadline_s: float = executor.DEFAULT_DEADLINE_S
   plan_budget: planners.Budget = planners.Budget()
@@ -115,6 +116,8 @@ class M2Flow:
   def __init__(self, fn: Callable[..., Any], options: Options) -> None:
     self._fn, self._options = fn, options
     self._prepared: _Prepared | None = None
+    # Seconds that the caller kept each iteration before it asked for the next.
+    self._away_s: list[float] = []
 
   def __call__(self, state: Any, *inputs: Any) -> Any:
     """Runs one iteration; returns what the flow returns.
@@ -165,8 +168,11 @@ class M2Flow:
     assert prepared.executor is not None
     tree = prepared.graph.traced.out_tree
     leaves = (jax.tree.leaves(tuple(given)) for given in every)
+    self._away_s.clear()
     for done in prepared.executor.iterate(jax.tree.leaves(state), leaves):
+      start_s = time.perf_counter()
       yield jax.tree.unflatten(tree, done.outputs)
+      self._away_s.append(time.perf_counter() - start_s)
 
   def replan(self, plan: PlanLike) -> None:
     """Goes on under another plan, from the next call on.
@@ -310,20 +316,29 @@ class M2Flow:
     return [page, trace, folder / "plan.json"]
 
   def compare(self) -> str:
-    """Returns what the last call took, beside what was predicted."""
+    """Returns what the last call took, beside what was predicted.
+
+    Without staleness an iteration begins when the caller asks for it: what it
+    did before is not counted, but where one program runs.
+    """
     timeline = self.timeline
     n = timeline.num_iterations
     if n < 2:
       return "nothing to compare: fewer than two iterations"
     stops = [timeline.iteration_stop_ns(i) for i in range(n)]
     # The median: checkpoints and evaluations come between some iterations.
-    measured_s = statistics.median(b - a for a, b in itertools.pairwise(stops))
-    measured_s *= 1e-9
+    took_s = [(b - a) * 1e-9 for a, b in itertools.pairwise(stops)]
+    away_s = self._away_s[: len(took_s)]
+    if self.is_one_program or self._options.staleness or not away_s:
+      away_s = [0.0] * len(took_s)
+    measured_s = statistics.median(a - b for a, b in zip(took_s, away_s))
     predicted_s = self.prediction.seconds
     lines = [
       f"an iteration took {measured_s:.6f} s; {self.prediction} were predicted,"
       f" {predicted_s / measured_s - 1:+.1%}"
     ]
+    if any(away_s):
+      lines[0] += f"; the caller took {statistics.median(away_s):.6f} s between"
     if self.is_one_program:
       return lines[0]
     busy_ns = _busy_ns([e for e in timeline.events if e.iteration])
