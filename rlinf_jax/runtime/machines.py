@@ -61,7 +61,7 @@ def of_process(
     num_host_slots: host stages that may run at once.
     memory_bytes: of each device; by default what the device says, or 16 GiB
       where it says nothing. Less emulates a smaller device.
-    links: bandwidths, from `measurements.links` or by hand.
+    links: bandwidths; those by default are measured with a flow's stages.
 
   Raises:
     ValueError: there are not so many devices.
@@ -91,6 +91,12 @@ def with_host_slots(machine: Machine, num_host_slots: int) -> Machine:
     memory_bytes=machine.cluster.classes[0].memory_bytes,
     links=machine.cluster.links,
   )
+
+
+def with_links(machine: Machine, links: clusters.Links) -> Machine:
+  """Returns a machine with other links."""
+  cluster = dataclasses.replace(machine.cluster, links=links)
+  return dataclasses.replace(machine, cluster=cluster)
 
 
 def of_one_device(machine: Machine) -> tuple[clusters.Cluster, ...]:

@@ -211,9 +211,10 @@ def hand_off_s(machine: machines.Machine) -> float:
 
 
 def links(machine: machines.Machine) -> clusters.Links:
-  """Returns the measured bandwidths between host and devices, and between them.
+  """Returns the measured links between host and devices, and between devices.
 
-  On several hosts the network is not measured: give `inter_node_bytes_per_s`.
+  To two digits, so that plans do not change with the noise. On several hosts
+  the network is not measured: give `inter_node_bytes_per_s`.
   """
   first = machine.devices[0]
   host = np.ones(LINK_BYTES // 4, np.float32)
@@ -222,15 +223,18 @@ def links(machine: machines.Machine) -> clusters.Links:
   given = jax.block_until_ready(transport.send(host, on_first))
   pinned = on_first.with_memory_kind("pinned_host")
   to_host_s = _seconds(lambda: transport.send(given, pinned))
-  between = to_device_s
+  between_s, latency_s = to_device_s, 0.0
   if len(machine.devices) > 1:
     other = jax.sharding.SingleDeviceSharding(machine.devices[1])
-    between = _seconds(lambda: transport.send(given, other))
+    between_s = _seconds(lambda: transport.send(given, other))
+    word = transport.send(host[:1], on_first)
+    latency_s = _seconds(lambda: transport.send(word, other))
   per_device = LINK_BYTES / max(to_device_s, to_host_s)
   return clusters.Links(
-    host_bytes_per_s=per_device,
-    host_cap_bytes_per_s=per_device * len(machine.devices),
-    intra_node_bytes_per_s=LINK_BYTES / between,
+    host_bytes_per_s=_to_two_digits(per_device),
+    host_cap_bytes_per_s=_to_two_digits(per_device * len(machine.devices)),
+    intra_node_bytes_per_s=_to_two_digits(LINK_BYTES / between_s),
+    latency_s=_to_two_digits(latency_s),
   )
 
 
@@ -398,6 +402,10 @@ def _part(items: int, smallest: int) -> int:
     if items % granule == 0 and granule % smallest == 0:
       return granule
   return min(items, smallest)
+
+
+def _to_two_digits(x: float) -> float:
+  return float(f"{x:.1e}")
 
 
 def _seconds(run: Callable[[], Any]) -> float:

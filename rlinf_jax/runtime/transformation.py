@@ -383,6 +383,10 @@ def _prepare(
     options.machine or machines.of_process(memory_bytes=options.budget_bytes),
     sum(place != "mesh" for place in graph.place.values()),
   )
+  if (
+    options.profile is None and machine.cluster.links == machines.DEFAULT_LINKS
+  ):
+    machine = machines.with_links(machine, measurements.links(machine))
   compiled = executables.Executables(traced.program)
 
   def plan_fn(profile: profiles.Profile) -> plans.FlatPlan:

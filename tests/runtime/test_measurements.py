@@ -74,6 +74,14 @@ def test_handing_a_task_out_is_measured(slept):
   assert 0 < sample.seconds < 5e-3
 
 
+def test_links_are_measured_to_two_digits():
+  found = measurements.links(machines.of_process(2))
+  for rate in (found.host_bytes_per_s, found.intra_node_bytes_per_s):
+    assert rate > 1e6
+    assert rate == float(f"{rate:.1e}")
+  assert 0 < found.latency_s < 1.0
+
+
 def test_what_a_plan_uses_beyond_the_first_points_is_measured_too():
   machine = machines.of_process(1, num_host_slots=4)
   graph, compiled = described(lambda x: sleep(x), jnp.arange(8))
