@@ -155,6 +155,55 @@ def test_after_an_error_the_same_flow_runs_again():
   np.testing.assert_array_equal(run(items()), np.arange(ITEMS) + 3 * ITEMS)
 
 
+def test_from_the_last_state_a_flow_resumes_exactly():
+  rng, countdown = random.Random(0), [-1]
+
+  def hook(name, item):
+    del name, item
+    countdown[0] -= 1
+    if countdown[0] == 0:
+      raise Fault
+
+  run = host_run(hook)
+  run.prepare(items())
+  state, done, faults = items(), 0, 0
+  while done < 20:
+    # An iteration has 12 granules: about every second attempt ends in a fault.
+    countdown[0] = rng.randrange(1, 60)
+    try:
+      for state in run.iterate(state, [()] * (20 - done)):
+        done += 1
+    except runtime.StageError:
+      faults += 1
+  assert faults > 3
+  # Each iteration adds 8 in each of three stages.
+  np.testing.assert_array_equal(state, np.arange(ITEMS) + 20 * 3 * ITEMS)
+
+
+def test_from_the_last_state_a_flow_resumes_exactly_after_a_stall():
+  go_on, countdown = threading.Event(), [-1]
+
+  def hook(name, item):
+    del name, item
+    countdown[0] -= 1
+    if countdown[0] == 0:
+      go_on.wait(20.0)
+
+  run = host_run(hook, deadline_s=0.2)
+  run.prepare(items())
+  state, done, stalls = items(), 0, 0
+  while done < 6:
+    countdown[0] = 17  # in the second iteration
+    try:
+      for state in run.iterate(state, [()] * (6 - done)):
+        done += 1
+    except runtime.DeadlineError:
+      stalls += 1
+  go_on.set()
+  assert stalls == 5  # the last attempt has one iteration left
+  np.testing.assert_array_equal(state, np.arange(ITEMS) + 6 * 3 * ITEMS)
+
+
 def test_a_host_stage_that_breaks_its_promise_is_named():
   bad = flow.stage(
     lambda x_b: x_b.astype(np.float64),
