@@ -39,6 +39,8 @@ class Spec:
       that runs on host cores; "process" for one that another process group
       serves.
     out_fn: of a stage that is not on a mesh, the shapes of its results.
+    weight: the argument position of an array with one number for each item, of
+      how much work it is (tokens); None: all are alike.
   """
 
   name: str
@@ -49,6 +51,7 @@ class Spec:
   groups: int = 1
   place: str = "mesh"
   out_fn: Callable[..., Any] | None = None
+  weight: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ def stage(
   place: str = "mesh",
   out_fn: Callable[..., Any] | None = None,
   deadline_s: float | None = None,
+  weight: int | None = None,
   name: str | None = None,
 ) -> Any:
   """Returns `fn` as a `Stage`; usable as a decorator, bare or with arguments.
@@ -105,12 +109,15 @@ def stage(
     deadline_s: for place="host": each call runs in a process that is killed,
       with a TimeoutError, when it has not returned by then. The function is
       imported there, from its module; what it remembers stays there.
+    weight: position of an argument in `items`, an array [items] of how much
+      work each is; where several sets of devices share a stage, granules of
+      more work are taken first.
     name: the function's own by default.
 
   Raises:
     ValueError: for an unknown reduction or place, a quantum without items, an
       `out_fn` that is missing or has no use, or a deadline of what cannot be
-      killed.
+      killed, or a weight that is no argument with items.
   """
   if fn is None:
     return functools.partial(
@@ -123,6 +130,7 @@ def stage(
       place=place,
       out_fn=out_fn,
       deadline_s=deadline_s,
+      weight=weight,
       name=name,
     )
   name = name or fn.__name__
@@ -160,6 +168,11 @@ def stage(
         " a stage with place='host' can be killed, after a positive time"
       )
     fn = processes.Killable(fn, name, deadline_s)
+  if weight is not None and (items or {}).get(weight) != 0:
+    raise ValueError(
+      f"stage '{name}' has weight={weight}; it is the position of an argument"
+      " that has its items on axis 0"
+    )
   spec = Spec(
     name=name,
     items=tuple(sorted((items or {}).items())),
@@ -169,6 +182,7 @@ def stage(
     groups=groups,
     place=place,
     out_fn=out_fn,
+    weight=weight,
   )
   return Stage(fn, spec)
 

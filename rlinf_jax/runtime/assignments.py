@@ -1,8 +1,9 @@
 """Which items and devices each task has, as an iteration goes on.
 
-A plan says it of every task. At run time three things change it: granules of
-process stages are renamed as they come (`streams`), a stage is scaled by hand,
-and devices that have nothing left to do are given away (`elasticity`).
+A plan says it of every task. At run time four things change it: granules are
+renamed as they come (`streams`), those of a stage that several sets of devices
+share are taken by whichever is free, a stage is scaled by hand, and devices
+that have nothing left to do are given away (`elasticity`).
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ class Assignments:
     self._scaled: dict[str, Devices] = {}
     self._arrivals: dict[int, list[streams.Arrivals]] = {}
     self._grown: dict[tuple[int, str], Devices] = {}
+    self._taken: dict[Key, Devices] = {}
 
   def clear(self) -> None:
     """Forgets all iterations."""
-    self._arrivals, self._grown = {}, {}
+    self._arrivals, self._grown, self._taken = {}, {}, {}
 
   def begin(self, iteration: int) -> None:
     """Notes that an iteration begins."""
@@ -75,6 +77,11 @@ class Assignments:
     """Forgets an iteration that has ended."""
     self._arrivals.pop(iteration)
     self._grown = {k: v for k, v in self._grown.items() if k[0] != iteration}
+    self._taken = {k: v for k, v in self._taken.items() if k[0] != iteration}
+
+  def take(self, key: Key, devices: Devices) -> None:
+    """Notes that a set of devices takes a shared task."""
+    self._taken[key] = devices
 
   def finish(self, key: Key) -> tuple[int, ...]:
     """Notes that a task is done; returns the tasks that have ended by it."""
@@ -94,7 +101,7 @@ class Assignments:
     """Returns a task with its items in this iteration, and its devices now."""
     iteration, t = key
     task = self._plan.tasks[t]
-    items, devices = task.items, task.devices
+    items, devices = task.items, self._taken.get(key, task.devices)
     if t in self._reader_of and self.is_known(key):
       items = self._arrivals[iteration][self._reader_of[t]].items(t, items)
     for name in self._stages_of[t]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import heapq
 import queue
 import threading
 import time
@@ -172,12 +173,18 @@ class _Run:
     self._running: dict[int, str] = {}
     self._events: list[timelines.Event] = []
     self._zero_ns = time.perf_counter_ns()
-    self._workers: dict[Any, _Worker] = {}
+    self._queues: dict[tuple[int, ...], queue.SimpleQueue[Any]] = {}
+    self._piles: dict[str, _Pile] = {}
+    self._workers: dict[tuple[int, ...], _Worker] = {}
     self._calls: list[threading.Thread] = []
     for task in self._tasks:
-      key = _worker_of(task)
-      if not task.is_call and key not in self._workers:
-        self._workers[key] = _Worker(self, str(task.devices) or "links")
+      if task.is_call or task.resources in self._workers:
+        continue
+      if task.is_shared:
+        tasks_of: Any = self._piles.setdefault(task.stage, _Pile())
+      else:
+        tasks_of = self._queues[task.resources] = queue.SimpleQueue()
+      self._workers[task.resources] = _Worker(self, tasks_of, task)
     for worker in self._workers.values():
       worker.thread.start()
 
@@ -200,8 +207,10 @@ class _Run:
 
   def close(self) -> None:
     self._board.stop()
-    for worker in self._workers.values():
-      worker.queue.put(None)
+    for own in self._queues.values():
+      own.put(None)
+    for pile in self._piles.values():
+      pile.put(None)
     # A stage that stalls does not come back: it is left to its daemon thread.
     patience_s = 0.1 if self._is_stalled else JOIN_S
     deadline = time.monotonic() + patience_s
@@ -217,10 +226,17 @@ class _Run:
       source="measured", events=events, label=self._plan.plan.label
     )
 
-  def run_task(self, key: tuple[int, int]) -> None:
-    """Runs one task of one iteration on the calling thread."""
+  def run_task(self, key: tuple[int, int], devices: Devices | None) -> None:
+    """Runs one task of one iteration on the calling thread.
+
+    Args:
+      key: iteration and task.
+      devices: that take it, where several share its stage.
+    """
     iteration, t = key
     with self._lock:
+      if devices is not None:
+        self._assignments.take(key, devices)
       task = self._assignments.task(key)
       self._started.add(key)
       self._running[threading.get_ident()] = (
@@ -263,12 +279,14 @@ class _Run:
     if is_done:
       self._finished.put(iteration)
 
-  def attempt(self, key: tuple[int, int]) -> None:
+  def attempt(
+    self, key: tuple[int, int], devices: Devices | None = None
+  ) -> None:
     """Runs a task, unless the flow is stopped; its error is the flow's."""
     if self.is_stopped:
       return
     try:
-      self.run_task(key)
+      self.run_task(key, devices)
     except BaseException as error:  # noqa: BLE001
       # Whatever a user's stage raises is the flow's error, and is raised
       # where the flow was called.
@@ -393,18 +411,33 @@ class _Run:
     return ready
 
   def _hand_out(self, keys: list[tuple[int, int]]) -> None:
+    shared: dict[str, list[tuple[float, tuple[int, int]]]] = {}
     for key in keys:
       task = self._tasks[key[1]]
-      if not task.is_call:
-        self._workers[_worker_of(task)].queue.put(key)
-        continue
-      call = threading.Thread(
-        target=self.attempt, args=(key,), name=f"call {task.name}", daemon=True
-      )
-      with self._lock:
-        self._calls = [c for c in self._calls if c.is_alive()]
-        self._calls.append(call)
-        call.start()
+      if task.is_call:
+        self._call(key)
+      elif task.is_shared:
+        with self._lock:
+          task = self._assignments.task(key)
+        weight = self._alive[key[0]].weight(task)
+        shared.setdefault(task.stage, []).append((weight, key))
+      else:
+        self._queues[task.resources].put(key)
+    for stage, weighed in shared.items():
+      # All at once, or a free set of devices would take the first of them.
+      self._piles[stage].put(weighed)
+
+  def _call(self, key: tuple[int, int]) -> None:
+    call = threading.Thread(
+      target=self.attempt,
+      args=(key,),
+      name=f"call {self._tasks[key[1]].name}",
+      daemon=True,
+    )
+    with self._lock:
+      self._calls = [c for c in self._calls if c.is_alive()]
+      self._calls.append(call)
+      call.start()
 
   def _wait_for(self, index: int) -> None:
     while self._left.get(index, 0):
@@ -449,24 +482,51 @@ class _Run:
       self._started = {k for k in self._started if k[0] > horizon}
 
 
+class _Pile:
+  """Tasks that several workers take, those of most work first."""
+
+  def __init__(self) -> None:
+    self._changed = threading.Condition()
+    self._heap: list[tuple[tuple[int, float], tuple[int, int]]] = []
+    self._is_closed = False
+
+  def put(self, weighed: list[tuple[float, tuple[int, int]]] | None) -> None:
+    """Adds tasks with their weights; None: there will be no more."""
+    with self._changed:
+      self._is_closed |= weighed is None
+      for weight, key in weighed or ():
+        # Of an earlier iteration first, whatever its weight.
+        heapq.heappush(self._heap, ((key[0], -weight), key))
+      self._changed.notify_all()
+
+  def get(self) -> tuple[int, int] | None:
+    """Returns a task; waits for one. None: there will be no more."""
+    with self._changed:
+      self._changed.wait_for(lambda: self._heap or self._is_closed)
+      return None if self._is_closed else heapq.heappop(self._heap)[1]
+
+
 class _Worker:
   """A thread that runs the tasks of one set of devices."""
 
-  def __init__(self, run: _Run, name: str) -> None:
-    self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    self._run = run
+  def __init__(
+    self,
+    run: _Run,
+    tasks_of: queue.SimpleQueue[Any] | _Pile,
+    task: tasks.Task,
+  ) -> None:
+    self._run, self._tasks_of = run, tasks_of
+    self._devices = task.devices if task.is_shared else None
     # A daemon: a stage that hangs must not keep the process from ending.
     self.thread = threading.Thread(
-      target=self._loop, name=f"devices {name}", daemon=True
+      target=self._loop,
+      name=f"devices {task.devices}" if task.devices.spans else "link",
+      daemon=True,
     )
 
   def _loop(self) -> None:
-    while (key := self.queue.get()) is not None:
-      self._run.attempt(key)
-
-
-def _worker_of(task: tasks.Task) -> Any:
-  return task.resources or ("nothing",)
+    while (key := self._tasks_of.get()) is not None:
+      self._run.attempt(key, self._devices)
 
 
 def _followers(

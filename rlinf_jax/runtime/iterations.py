@@ -127,6 +127,18 @@ class Iteration:
       return self._loop_state(node).run(task)
     return self._run_stage(task, node)
 
+  def weight(self, task: tasks.Task) -> float:
+    """Returns how much work a task is, by its stage's weights; 0 without."""
+    node = task.node
+    if not isinstance(node, tracing.StageNode) or node.spec.weight is None:
+      return 0.0
+    leaves: Any = range(len(node.inputs))
+    i = jax.tree.unflatten(node.call.in_tree, leaves)[node.spec.weight]
+    axis = node.axes[i]
+    assert axis is not None
+    value = self._values[node.inputs[i]]
+    return float(np.sum(value.read(*task.items, axis, None)))
+
   def put(self, value: int, array: Any) -> None:
     """Gives a whole value, in place of the node that makes it."""
     self._values[value].put(array)

@@ -1,7 +1,8 @@
-"""Granules of process stages, taken by who reads them as they are finished.
+"""Granules that end in any order, taken by who reads them as they are finished.
 
 The calls of a process stage share one continuous batch: they are in flight
-together and end in any order. A plan lists their granules in one order, and
+together and end in any order. So do granules of a stage that several sets of
+devices share. A plan lists their granules in one order, and
 everything it says (arcs, orders, channels, memory) depends on it. So the plan
 is not changed but its granules are renamed: what it says of the k-th granule is
 done with the k-th that is finished. Granules that are alike can be exchanged,
@@ -23,10 +24,10 @@ from scheduler import workflows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-  """A process stage, and the stages that take its granules as they come.
+  """A stage whose granules end in any order, and the stages that take them.
 
   Attributes:
-    blocks: the process stage's tasks, block by block, in the plan's order.
+    blocks: the stage's tasks, block by block, in the plan's order.
     num_alike: the leading blocks that may take each other's places; 0 keeps
       the plan's order.
     block_of: of each task of the stages that take granules.
@@ -78,11 +79,11 @@ class Arrivals:
 
 
 def of_plan(plan: tasks.TaskPlan, graph: graphs.Graph) -> tuple[Stream, ...]:
-  """Returns the streams of a plan, one for each process stage.
+  """Returns the streams of a plan, one for each such stage.
 
   Granules keep the plan's order where they are not alike, where a stage that
   takes them is in a loop or reads granules of an unrelated stage too, and of a
-  process stage whose readers read another one's as well.
+  stage whose readers read another such stage's as well.
   """
   of_stage: dict[str, list[int]] = {}
   for t, task in enumerate(plan.tasks):
@@ -92,7 +93,11 @@ def of_plan(plan: tasks.TaskPlan, graph: graphs.Graph) -> tuple[Stream, ...]:
         of_stage.setdefault(name, []).append(t)
   found, taken = [], set[str]()
   for name in workflows.topological_order(graph.workflow):
-    calls = [t for t in of_stage[name] if plan.tasks[t].is_call]
+    calls = [
+      t
+      for t in of_stage[name]
+      if plan.tasks[t].is_call or plan.tasks[t].is_shared
+    ]
     if not calls:
       continue
     readers = _readers(graph.workflow, name, of_stage)

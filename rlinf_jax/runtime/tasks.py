@@ -26,6 +26,8 @@ class Task:
     activities: indices in the flat plan.
     is_call: whether it is a call of a process stage, which takes no slot: it
       begins when it can, beside whatever else runs.
+    is_shared: whether any of the sets of devices that its stage is on may take
+      it, whichever is free first.
   """
 
   kind: str
@@ -38,6 +40,7 @@ class Task:
   resources: tuple[int, ...]
   activities: tuple[int, ...]
   is_call: bool = False
+  is_shared: bool = False
 
   @property
   def name(self) -> str:
@@ -81,7 +84,9 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
   A loop whose stages all run on the same devices in one lane, with no swap in
   between, becomes one task: one `scan`. Of the calls of a process stage each
   waits for the one before it to begin, the first for the last of the iteration
-  before to end; what else the order of their slots says is left out.
+  before to end; what else the order of their slots says is left out. Of a stage
+  that several sets of devices share, and have to themselves, granules wait for
+  what the first on any of them waits for, not for each other.
   """
   fused = _fused_loops(plan, graph)
   task_of: dict[int, int] = {}
@@ -109,14 +114,21 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
     made = _task(plan, [i], node, kind=activity.kind, inner=inner)
     is_call = made.kind == "compute" and graph.place[made.stage] == "process"
     tasks.append(dataclasses.replace(made, is_call=is_call and inner is None))
+  shared = _shared(plan, tasks)
+  for t in {t for of_stage in shared for t in of_stage}:
+    tasks[t] = dataclasses.replace(tasks[t], is_shared=True)
   waits: list[dict[Wait, None]] = [{} for _ in tasks]
   calls = {i for i, t in task_of.items() if tasks[t].is_call}
   for arc in (*plan.arcs, *_order_arcs(plan, calls)):
     source, target = task_of[arc.source], task_of[arc.target]
     if source == target and arc.lag <= 0:
       continue
+    if tasks[source].is_shared and tasks[source].stage == tasks[target].stage:
+      continue
     wait = Wait(source=source, lag=arc.lag, after=arc.after)
     waits[target][wait] = None
+  for of_stage in shared:
+    _join_waits(tasks, waits, of_stage)
   return TaskPlan(
     tasks=tuple(tasks),
     waits=tuple(tuple(w) for w in waits),
@@ -145,10 +157,50 @@ def _ahead(
         r
         for r in readers.get(target, ())
         if tasks[r].kind == "compute"
-        and tasks[r].inner is None
+        and not (tasks[r].inner or tasks[r].is_shared)
         and (start < tasks[r].items[1] <= stop or len(readers[target]) == 1)
       )
   return found
+
+
+def _shared(
+  plan: plans.FlatPlan, tasks: Sequence[Task]
+) -> list[tuple[int, ...]]:
+  """Returns the granules of each stage that sets of devices can share."""
+  alone = {
+    r
+    for r, order in enumerate(plan.orders)
+    if len({plan.activities[s.activity].stage for s in order}) == 1
+    and all(plan.activities[s.activity].kind == "compute" for s in order)
+  }
+  of_stage: dict[str, list[int]] = {}
+  for t, task in enumerate(tasks):
+    is_divided = isinstance(task.node, tracing.StageNode) and not (
+      task.node.is_barrier or task.is_call
+    )
+    if task.kind == "compute" and is_divided:
+      of_stage.setdefault(task.stage, []).append(t)
+  return [
+    tuple(sorted(found, key=lambda t: tasks[t].items))
+    for found in of_stage.values()
+    if len({tasks[t].resources for t in found}) > 1
+    and all(alone.issuperset(tasks[t].resources) for t in found)
+  ]
+
+
+def _join_waits(
+  tasks: Sequence[Task], waits: list[dict[Wait, None]], shared: Sequence[int]
+) -> None:
+  """Lets all granules of a stage wait for what not only one of them needs."""
+  common = {
+    wait: None
+    for t in shared
+    for wait in waits[t]
+    if wait.lag or tasks[wait.source].kind in ("weight_sync", "swap_in")
+  }
+  common[Wait(source=shared[-1], lag=1, after="end")] = None
+  for t in shared:
+    waits[t] |= common
 
 
 def _order_arcs(plan: plans.FlatPlan, calls: Set[int]) -> Iterator[plans.Arc]:

@@ -69,8 +69,8 @@ def moved_bytes(array: Any, target: jax.sharding.Sharding | None) -> int:
   there: set[Any] = set()
   if isinstance(array, jax.Array):
     if target is None:
-      is_host = all(d.platform == "cpu" for d in array.devices())
-      return 0 if is_host else int(array.nbytes)
+      first: Any = next(iter(array.sharding.device_set))
+      return 0 if first.platform == "cpu" else int(array.nbytes)
     if array.sharding == target or jax.dtypes.issubdtype(
       array.dtype, jax.dtypes.prng_key
     ):
@@ -88,7 +88,7 @@ def _is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:
     return False
   if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
     return False
-  is_cpu = next(iter(x.sharding.device_set)).platform == "cpu"
-  if is_cpu or x.nbytes < LARGE_BYTES or not x.is_fully_addressable:
+  first: Any = next(iter(x.sharding.device_set))
+  if first.platform == "cpu" or x.nbytes < LARGE_BYTES or not x.is_fully_addressable:
     return False
   return redistribution.is_needed(x.shape, x.sharding, target)

@@ -171,8 +171,8 @@ def test_from_the_last_state_a_flow_resumes_exactly():
     # An iteration has 12 granules: about every second attempt ends in a fault.
     countdown[0] = rng.randrange(1, 60)
     try:
-      for state in run.iterate(state, [()] * (20 - done)):
-        done += 1
+      for after in run.iterate(state, [()] * (20 - done)):
+        state, done = after, done + 1
     except runtime.StageError:
       faults += 1
   assert faults > 3
@@ -195,8 +195,8 @@ def test_from_the_last_state_a_flow_resumes_exactly_after_a_stall():
   while done < 6:
     countdown[0] = 17  # in the second iteration
     try:
-      for state in run.iterate(state, [()] * (6 - done)):
-        done += 1
+      for after in run.iterate(state, [()] * (6 - done)):
+        state, done = after, done + 1
     except runtime.DeadlineError:
       stalls += 1
   go_on.set()
