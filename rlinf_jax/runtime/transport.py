@@ -89,6 +89,10 @@ def _is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:
   if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
     return False
   first: Any = next(iter(x.sharding.device_set))
-  if first.platform == "cpu" or x.nbytes < LARGE_BYTES or not x.is_fully_addressable:
+  if (
+    first.platform == "cpu"
+    or x.nbytes < LARGE_BYTES
+    or not x.is_fully_addressable
+  ):
     return False
   return redistribution.is_needed(x.shape, x.sharding, target)
