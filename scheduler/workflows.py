@@ -203,19 +203,20 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class WeightSync:
-  """Parameters that `target` reads and `source` has updated.
-
-  Its lag is 1 + the workflow's staleness, exactly.
+  """Parameters, or other state, that `target` reads and `source` has updated.
 
   Attributes:
     source: a stage's name.
     target: a stage's name.
     num_bytes: of one copy of the parameters.
+    is_fresh: whether they are those of the last iteration, whatever the
+      workflow's staleness; else they are that many iterations older, exactly.
   """
 
   source: str
   target: str
   num_bytes: int = 0
+  is_fresh: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -266,6 +267,9 @@ class Workflow:
       raise errors.WorkflowError(f"the edge {twice_pairs[0]} is given twice")
     topological_order(self)
 
+  def __str__(self) -> str:
+    return format_workflow(self)
+
   def _check_loops(self, names: list[str]) -> None:
     seen: set[str] = set()
     for loop in self.loops:
@@ -285,6 +289,10 @@ class Workflow:
         raise errors.WorkflowError(
           f"the stages of loop {loop.name!r} have different items: {items}"
         )
+
+  def lag(self, sync: WeightSync) -> int:
+    """Returns how many iterations later a sync's weights are read."""
+    return 1 if sync.is_fresh else 1 + self.staleness
 
   def stage(self, name: str) -> Stage:
     """Returns the stage of this name.
@@ -368,5 +376,6 @@ def format_workflow(workflow: Workflow) -> str:
   for sync in workflow.syncs:
     lines.append(
       f"  {sync.source} => {sync.target}: weights, {sync.num_bytes:,} bytes"
+      + ", fresh" * sync.is_fresh
     )
   return "\n".join(lines)

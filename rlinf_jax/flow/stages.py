@@ -376,8 +376,11 @@ def _quanta(
   ]
 
   def one_quantum(parts: list[Any]) -> list[jax.Array]:
+    # XLA unrolls a loop of one turn: between barriers it compiles the body as
+    # it does in a loop of several, so that granules do not differ in bits.
+    parts = jax.lax.optimization_barrier(parts)
     whole = [x if p is None else p for x, p in zip(leaves, parts)]
-    return _eval(call, whole)
+    return jax.lax.optimization_barrier(_eval(call, whole))
 
   return jax.lax.map(one_quantum, divided)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -287,24 +287,52 @@ def _loop_edges(
 def _syncs(
   traced: tracing.Traced, divisions: dict[str, lanes.Division]
 ) -> Iterator[workflows.WeightSync]:
-  """Yields which stage's results another reads, one iteration or more later."""
+  """Yields which stage's results another reads, one iteration or more later.
+
+  What is read both through `flow.sync` and beside it is fresh.
+  """
   program = traced.program
   position = {v: i for i, v in enumerate(program.inputs[: traced.num_state])}
   moved: dict[tuple[str, str], int] = {}
+  fresh: set[tuple[str, str]] = set()
   for node in program.nodes:
     for name, values in _reads(program, node, divisions):
-      for leaf in _synced(program, [v for v, _ in values]):
-        after = program.outputs[position[leaf]]
-        for source in tracing.sources(program, [after]):
-          if source in program.maker:
-            maker = program.nodes[program.maker[source]]
-            origin = _stage_names(maker, divisions)[-1]
-            key = (origin, name)
-            size = num_bytes(program.avals[leaf])
-            moved[key] = moved.get(key, 0) + size
+      every = [v for v, _ in values]
+      whole = {v for v, axis in values if axis is None}
+      synced = _synced(program, every)
+      for leaf in sorted(synced | _unsynced(program, every) & set(position)):
+        for origin in _makers(program, position[leaf], divisions):
+          if origin in _stage_names(node, divisions):
+            continue
+          size = num_bytes(program.avals[leaf])
+          if leaf not in synced:
+            fresh.add((origin, name))
+            # What is read by items goes where it is read item by item.
+            size *= bool(leaf in _unsynced(program, whole))
+          moved[origin, name] = moved.get((origin, name), 0) + size
   for (origin, target), size in moved.items():
-    if origin != target:
-      yield workflows.WeightSync(source=origin, target=target, num_bytes=size)
+    yield workflows.WeightSync(
+      source=origin,
+      target=target,
+      num_bytes=size,
+      is_fresh=(origin, target) in fresh,
+    )
+
+
+def _makers(
+  program: tracing.Program, leaf: int, divisions: dict[str, lanes.Division]
+) -> Iterator[str]:
+  """Yields the stages that make a state leaf's next value."""
+  for source in tracing.sources(program, [program.outputs[leaf]]):
+    if source in program.maker:
+      maker = program.nodes[program.maker[source]]
+      yield _stage_names(maker, divisions)[-1]
+
+
+def _unsynced(program: tracing.Program, values: Iterable[int]) -> set[int]:
+  """Returns the inputs that values read otherwise than through `flow.sync`."""
+  found = tracing.sources(program, values, with_synced=False)
+  return found & set(program.inputs)
 
 
 def _synced(program: tracing.Program, values: Sequence[int]) -> set[int]:

@@ -296,11 +296,18 @@ def num_items(program: Program, node: StageNode) -> int:
   return 1
 
 
-def sources(program: Program, values: Iterable[int]) -> set[int]:
+def sources(
+  program: Program, values: Iterable[int], *, with_synced: bool = True
+) -> set[int]:
   """Returns the nodes and inputs that values come from, as the values made.
 
   Glue and syncs are looked through: each result is a value that a node makes,
   an input, or a constant.
+
+  Args:
+    program: what the values are of.
+    values: by number.
+    with_synced: whether to look behind syncs, or to leave out what is there.
   """
   makers: dict[int, Glue] = {}
   for glue in [n.glue for n in program.nodes] + [program.glue]:
@@ -313,7 +320,7 @@ def sources(program: Program, values: Iterable[int]) -> set[int]:
       continue
     seen.add(v)
     if v in program.syncs:
-      todo.append(program.syncs[v])
+      todo += [program.syncs[v]] * with_synced
     elif v in makers and v not in program.maker:
       todo += makers[v].inputs
     else:

@@ -98,7 +98,7 @@ class View:
 
   @property
   def lag(self) -> int:
-    """How many iterations may be alive, and how far weights travel."""
+    """How many iterations may be alive."""
     return 1 + self.costs.workflow.staleness
 
   @functools.cached_property

@@ -50,11 +50,12 @@ def weights_are_synced(view: View) -> None:
 def weights_have_arrived(view: View) -> Iterator[Need]:
   """Yields what weight syncs, and those who read the weights, wait for."""
   for sync in view.costs.workflow.syncs:
-    read = f"reads the weights of {sync.source!r}, exactly {view.lag - 1} old"
+    lag = view.costs.workflow.lag(sync)
+    read = f"reads the weights of {sync.source!r}, exactly {lag - 1} old"
     ends, chains = _ends(view, sync), readers(view, sync)
     for chain in chains:
       for end in ends:
-        yield Need(end, chain.first(), view.lag, read)
+        yield Need(end, chain.first(), lag, read)
     for delivery in deliveries(view, sync):
       for end in ends:
         yield Need(end, delivery.activity, delivery.after, "brings its update")
@@ -110,6 +111,8 @@ def _delivery(
   fed: set[tuple[int, ...]],
 ) -> Delivery:
   words, atoms = view.words(i), view.atoms[i]
+  # An arc that only bounds how many iterations are alive has a greater lag.
+  after = set(sorted(after)[:1])
   if len(after) != 1 or len(before) != 1:
     raise errors.InfeasiblePlanError(
       f"{words} has arcs of lags {sorted(after)} from the last update of"
@@ -117,10 +120,11 @@ def _delivery(
       f" {sync.target!r}; it needs one lag each"
     )
   (lag_after,), (lag_before,) = after, before
-  if lag_after + lag_before != view.lag:
+  lag = view.costs.workflow.lag(sync)
+  if lag_after + lag_before != lag:
     raise errors.InfeasiblePlanError(
       f"{words} brings weights of {lag_after + lag_before} iterations ago; with"
-      f" staleness {view.costs.workflow.staleness} it has to be {view.lag}"
+      f" staleness {lag - 1} it has to be {lag}"
     )
   found = view.plan.activities[i].duration_ns
   expected = {

@@ -121,9 +121,9 @@ def _applies(own: Iterable[Track]) -> list[int]:
 
 
 def _weights(plan: TreePlan, layout: Layout, costs: Prices) -> Iterator[Wait]:
-  """A target's first granules wait for the weights of 1 + s iterations ago."""
-  lag = 1 + costs.workflow.staleness
+  """A target's first granules wait for the weights that they read."""
   for sync in costs.workflow.syncs:
+    lag = costs.workflow.lag(sync)
     writers = layout.of_stage[sync.source]
     ends = _applies(writers)[-1:] or [track.last[-1] for track in writers]
     readers = layout.of_stage[sync.target]

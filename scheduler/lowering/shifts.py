@@ -13,15 +13,13 @@ def pipeline_shifts(root: Node, costs: Prices) -> dict[str, int]:
   A stage that a chain reaches on devices which the chain used before, and left
   since, would keep them idle while it is elsewhere. It is put one iteration
   behind, as far as the staleness allows; what reads from it is no less behind.
-  The stages of a loop are taken as one.
+  The stages of a loop are taken as one, and so is what leads from a stage that
+  reads fresh state to the one that updates it: its iterations do not overlap.
   """
   limit = costs.workflow.staleness
   if not isinstance(root, Spatial) or limit == 0:
     return {}
-  of = {}
-  for name in costs.stages:
-    loop = costs.workflow.loop_of(name)
-    of[name] = f"loop {loop.name}" if loop else name
+  of = _parts(costs)
   places: dict[str, set[int]] = {part: set() for part in of.values()}
   for i, child in enumerate(root.children):
     for run in plans.runs(child):
@@ -42,6 +40,30 @@ def pipeline_shifts(root: Node, costs: Prices) -> dict[str, int]:
     if shifts == before:
       break
   return {name: shifts[of[name]] for name in of if shifts[of[name]]}
+
+
+def _parts(costs: Prices) -> dict[str, str]:
+  """Returns for each stage the first of those that are behind as it is."""
+  workflow = costs.workflow
+  of = {name: name for name in costs.order}
+
+  def join(names: set[str]) -> None:
+    together = {of[name] for name in names}
+    first = next(name for name in costs.order if of[name] in together)
+    for name, part in of.items():
+      if part in together:
+        of[name] = of[first]
+
+  reached = {name: {name} for name in costs.order}  # what leads to a stage
+  for name in costs.order:
+    for edge in costs.edges_into[name]:
+      reached[name] |= reached[edge.source]
+  for loop in workflow.loops:
+    join(set(loop.stages))
+  for sync in workflow.syncs:
+    if sync.is_fresh and sync.target in reached[sync.source]:
+      join({x for x in reached[sync.source] if sync.target in reached[x]})
+  return of
 
 
 def _is_return(

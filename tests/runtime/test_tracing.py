@@ -50,9 +50,12 @@ def test_a_flow_becomes_stages_edges_loops_and_syncs(example):
   (loop,) = workflow.loops
   assert (loop.stages, loop.turns) == (("act", "simulate"), flows.TURNS)
   # Weights are 3 x 3 float32; act reads them through flow.sync alone.
-  assert workflow.syncs == (
+  assert set(workflow.syncs) == {
     WeightSync(source="apply_update", target="act", num_bytes=36),
-  )
+    WeightSync(
+      source="apply_update", target="grad", num_bytes=36, is_fresh=True
+    ),
+  }
   # Three float32 of observation per item pass from simulate to grad.
   by_ends = {(e.source, e.target): e for e in workflow.edges}
   assert by_ends["simulate", "grad"] == Edge(
