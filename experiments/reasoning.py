@@ -93,7 +93,18 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("sft_batch_size", 128, "Examples of such an update.", 1)
 flags.DEFINE_float("sft_learning_rate", 2e-3, "Of those updates.", 0.0)
-flags.DEFINE_float("learning_rate", None, "AdamW's. Default: 3e-4, tiny.", 0.0)
+flags.DEFINE_float(
+  "learning_rate",
+  None,
+  "AdamW's, at its greatest. Default: 3e-4 for the tiny model, else 1e-6.",
+  0.0,
+)
+flags.DEFINE_float(
+  "learning_rate_end",
+  None,
+  "At the end, reached linearly. Default: 0 for the tiny model, else the same.",
+  0.0,
+)
 flags.DEFINE_integer(
   "num_warmup_updates", 10, "Over which its step size rises at first.", 0
 )
@@ -191,7 +202,8 @@ flags.DEFINE_string(
 # What a checkpoint remembers, and a resumed run cannot differ in.
 _REMEMBERED = (
   "model", "task", "task_arg", "eval_task", "reward", "system", "objective",
-  "engine", "learning_rate", "num_warmup_updates", "weight_decay", "max_grad_norm", "dtype",
+  "engine", "learning_rate", "learning_rate_end", "num_warmup_updates", "weight_decay",
+  "max_grad_norm", "dtype",
   "clip_low", "clip_high", "kl", "correction", *_HELP,
 )  # fmt: skip
 
@@ -304,6 +316,10 @@ def _run() -> None:
       objective,
       grpo.adamw(
         learning_rate=_learning_rate(),
+        learning_rate_end=_learning_rate_end(),
+        num_updates=(
+          FLAGS.num_iterations * config.num_epochs * config.num_minibatches
+        ),
         max_grad_norm=FLAGS.max_grad_norm,
         weight_decay=FLAGS.weight_decay,
         num_warmup_updates=FLAGS.num_warmup_updates,
@@ -435,6 +451,12 @@ def _learning_rate() -> float:
   if FLAGS.learning_rate is not None:
     return FLAGS.learning_rate
   return 3e-4 if FLAGS.model == setup.TINY else 1e-6
+
+
+def _learning_rate_end() -> float:
+  if FLAGS.learning_rate_end is not None:
+    return FLAGS.learning_rate_end
+  return 0.0 if FLAGS.model == setup.TINY else _learning_rate()
 
 
 @contextlib.contextmanager

@@ -457,6 +457,8 @@ def make(
 def adamw(
   *,
   learning_rate: float,
+  learning_rate_end: float,
+  num_updates: int,
   max_grad_norm: float = 1.0,
   weight_decay: float = 0.0,
   num_warmup_updates: int = 0,
@@ -465,13 +467,19 @@ def adamw(
 
   Args:
     learning_rate: after the first updates.
+    learning_rate_end: after the last, reached linearly.
+    num_updates: in all.
     max_grad_norm: gradients of a larger global norm are scaled down to it.
     weight_decay: of matrices, per unit of learning rate.
     num_warmup_updates: over which the step size rises linearly.
   """
-  schedule = optax.linear_schedule(
+  rise = optax.linear_schedule(
     learning_rate / (num_warmup_updates + 1), learning_rate, num_warmup_updates
   )
+  fall = optax.linear_schedule(
+    learning_rate, learning_rate_end, max(num_updates - num_warmup_updates, 1)
+  )
+  schedule = optax.join_schedules([rise, fall], [num_warmup_updates])
   return optax.chain(
     optax.clip_by_global_norm(max_grad_norm),
     optax.adamw(
