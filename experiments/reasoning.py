@@ -202,9 +202,9 @@ flags.DEFINE_string(
 # What a checkpoint remembers, and a resumed run cannot differ in.
 _REMEMBERED = (
   "model", "task", "task_arg", "eval_task", "reward", "system", "objective",
-  "engine", "learning_rate", "learning_rate_end", "num_warmup_updates", "weight_decay",
-  "max_grad_norm", "dtype",
-  "clip_low", "clip_high", "kl", "correction", *_HELP,
+  "engine", "learning_rate", "learning_rate_end", "num_warmup_updates",
+  "weight_decay", "max_grad_norm", "dtype", "clip_low", "clip_high", "kl",
+  "correction", *_HELP,
 )  # fmt: skip
 
 
