@@ -6,6 +6,7 @@ bytes are for. A budget below the device's memory emulates a smaller one.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -100,5 +101,7 @@ def _parts(array: jax.Array) -> Iterator[tuple[Any, int]]:
     return
   if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
     return  # a few bytes, without shards to ask
-  for shard in array.addressable_shards:
-    yield shard.device, int(shard.data.nbytes)
+  # Not from `addressable_shards`, whose making takes tens of microseconds.
+  entries = math.prod(array.sharding.shard_shape(array.shape))
+  for device in array.sharding.addressable_devices:
+    yield device, entries * array.dtype.itemsize

@@ -31,7 +31,7 @@ from rlinf_jax.runtime import (
 )
 from scheduler.devices import Devices
 
-MIN_REPEATS, MAX_REPEATS = 3, 15
+MIN_REPEATS, MAX_REPEATS = 5, 15
 SAMPLE_S = 0.05  # of running, after which repeating stops
 LANE_S = 1.0  # of running, beyond which only some turns of a loop are run
 MIN_TURNS = 8
