@@ -21,6 +21,7 @@ import datetime
 import functools
 import pathlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -392,9 +393,17 @@ def _post_train(
     abstract_state=jax.eval_shape(algorithm.init, model.params, key),
     metadata=settings,
     must_match=[k for k in _REMEMBERED if k != "eval_task"],
+    more_fn=functools.partial(_sync_metrics, engine),
     transform=_transform(directory),
     explain=FLAGS.explain,
   )
+
+
+def _sync_metrics(engine: rollout.Engine) -> dict[str, float]:
+  """Returns how the last weights reached the engine's processes."""
+  if not isinstance(engine, rollout.VllmEngine) or engine.last_sync is None:
+    return {}
+  return engine.last_sync.metrics()
 
 
 def _directory() -> pathlib.Path:
@@ -477,6 +486,8 @@ def _engine(
   folder = model.source or directory / "initial"
   if not folder.exists():
     setup.save_model(folder, model, model.params)
+  print("starting vLLM ...", flush=True)
+  start_s = time.monotonic()
   with rollout.VllmEngine(
     folder,
     sampling,
@@ -489,6 +500,11 @@ def _engine(
     context_size=config.max_prompt_tokens + config.max_new_tokens,
     interrupt=FLAGS.partial_rollouts,
   ) as engine:
+    print(
+      "vLLM is ready after"
+      f" {progress.format_duration(time.monotonic() - start_s)}",
+      flush=True,
+    )
     yield engine
 
 

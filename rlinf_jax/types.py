@@ -11,6 +11,7 @@ import jax
 from flax import struct
 
 Params = Any  # a pytree of arrays
+AnyArray = Any  # of JAX or NumPy, or its shape and dtype
 Metrics = dict[str, jax.Array]
 
 
@@ -135,20 +136,20 @@ class Request:
   tokens at most.
   """
 
-  prompt: jax.Array  # [B, T] int32, padded on the right
-  length: jax.Array  # [B] int32
-  seed: jax.Array  # [B, n] uint32, one of each sample
-  is_asked: jax.Array  # [B] bool; where False nothing is generated
+  prompt: AnyArray  # [B, T] int32, padded on the right
+  length: AnyArray  # [B] int32
+  seed: AnyArray  # [B, n] uint32, one of each sample
+  is_asked: AnyArray  # [B] bool; where False nothing is generated
 
 
 @struct.dataclass
 class Completions:
   """What was sampled. A mask follows from lengths, never from token values."""
 
-  token: jax.Array  # [B, n, N] int32; 0 beyond the length
-  log_prob: jax.Array  # [B, n, N] float32, nats, as sampled; 0 beyond
-  length: jax.Array  # [B, n] int32, a stop token included
-  is_stopped: jax.Array  # [B, n] bool; False where it ended for its length
+  token: AnyArray  # [B, n, N] int32; 0 beyond the length
+  log_prob: AnyArray  # [B, n, N] float32, nats, as sampled; 0 beyond
+  length: AnyArray  # [B, n] int32, a stop token included
+  is_stopped: AnyArray  # [B, n] bool; False where it ended for its length
   # [B, n, N] int32: how many updates made the weights of each token; () where
   # whoever sampled was not told.
   version: Any = ()

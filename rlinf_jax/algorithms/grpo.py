@@ -35,7 +35,8 @@ from rlinf_jax.algorithms import answers as answers_lib
 from rlinf_jax.algorithms import minibatches, updates
 from rlinf_jax.models import transformer
 
-Answers, Judged = answers_lib.Answers, answers_lib.Judged
+Answers = answers_lib.Answers
+Judged = answers_lib.Judged
 CorrectionFn = Callable[
   [jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
 ]
@@ -228,7 +229,7 @@ def make(
     request = types.Request(
       prompt=prompt,
       length=length,
-      seed=np.stack([_seeds(config, position) for position in position_p]),
+      seed=np.stack([_seeds(config, int(p)) for p in position_p]),
       is_asked=np.full(num_prompts, bool(is_asked)),
     )
     return position_p.astype(np.int32), request
@@ -346,7 +347,8 @@ def make(
     del key_b
     said = _statistics(networks, judged_b.answers)
     flat = lambda x: x.reshape(-1, *x.shape[2:])
-    rows = jax.tree.map(flat, judged_b.replace(answers=()))
+    no_answers: Any = ()
+    rows = jax.tree.map(flat, dataclasses.replace(judged_b, answers=no_answers))
     mask_rn = flat(answers_lib.mask(judged_b.answers))
     engine_rn = flat(judged_b.answers.log_prob)
     loss_rn, counts_rn, metrics = jax.vmap(
@@ -493,7 +495,7 @@ def adamw(
 
 def _seeds(config: Config, position: int) -> np.ndarray:
   """Returns a seed for each answer to a prompt in its turn, uint32 [G]."""
-  entropy = np.random.SeedSequence([config.seed, int(position)])
+  entropy = np.random.SeedSequence([config.seed, position])
   return entropy.generate_state(config.group_size, np.uint32)
 
 

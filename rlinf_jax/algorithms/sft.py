@@ -23,10 +23,10 @@ from rlinf_jax.models import transformer
 class Examples:
   """Texts in rows, several to a row: see `transformer.pack`."""
 
-  token: jax.Array  # [R, T] int32
-  position: jax.Array  # [R, T] int32, in its text
-  segment: jax.Array  # [R, T] int32, from 1; 0 is padding
-  is_target: jax.Array  # [R, T] bool: a token to be learnt
+  token: types.AnyArray  # [R, T] int32
+  position: types.AnyArray  # [R, T] int32, in its text
+  segment: types.AnyArray  # [R, T] int32, from 1; 0 is padding
+  is_target: types.AnyArray  # [R, T] bool: a token to be learnt
 
 
 def pack(

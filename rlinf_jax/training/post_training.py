@@ -153,6 +153,7 @@ def post_train(
   abstract_state: Any,
   metadata: Mapping[str, Any],
   must_match: Sequence[str] = (),
+  more_fn: Callable[[], Mapping[str, float]] = dict,
   transform: Callable[..., runtime.M2Flow] | None = None,
   explain: bool = False,
 ) -> Result:
@@ -166,6 +167,7 @@ def post_train(
     abstract_state: its shapes.
     metadata: JSON values that describe the run; saved with each checkpoint.
     must_match: entries of it that a checkpoint must share to be resumed.
+    more_fn: further numbers of each iteration, such as the engine's.
     transform: puts an iteration under a plan, see `runtime.m2flow`; None runs
       it stage by stage.
     explain: whether to print the plan, what it was predicted to take and what
@@ -201,7 +203,7 @@ def post_train(
       hparams=dict(metadata),
       resume_step=first if options.resume else None,
     ) as writer:
-      run = _Run(options, judge_fn, metadata, display, writer, start_s)
+      run = _Run(options, judge_fn, metadata, display, writer, start_s, more_fn)
       iterate = _iterate(algorithm, transform, display, explain)
       result = run.to_the_end(state, first, iterate, interrupt)
   return result
@@ -217,6 +219,7 @@ class _Run:
   display: progress.Progress
   writer: metrics.Writer
   start_s: float
+  more_fn: Callable[[], Mapping[str, float]]
 
   def to_the_end(
     self,
@@ -233,7 +236,7 @@ class _Run:
     while done < options.num_iterations and not self._must_stop(interrupt):
       state, row = next(iterations)
       row = {k: float(v) for k, v in jax.device_get(row).items()}
-      row["seconds"] = time.monotonic() - before_s
+      row |= {"seconds": time.monotonic() - before_s, **self.more_fn()}
       done += 1
       self._report(done, row)
       if options.judge_every and done - judged_at >= options.judge_every:
