@@ -1,10 +1,10 @@
 """Profiles, measured: how long each stage takes on this machine.
 
 Few points are measured first: all items of a stage and a quarter of them, on
-one device and on all. Then what a plan made from them uses and what was not
-measured, as long as there is time. A sample is what an executor takes for a
-granule (`timings`), and what handing a task out takes, which a profile has no
-other place for.
+one device, on all, then on powers of two between. Then what a plan made from
+them uses and was not measured, as long as there is time. A sample is what an
+executor takes for a granule (`timings`), and what handing a task out takes,
+which a profile has no other place for.
 
 Beside the stages a profile has three entries that only `predictions` reads:
 loops as one program by their names, and `HAND_OFF` and `BETWEEN`.
@@ -135,12 +135,16 @@ def fingerprint(graph: graphs.Graph, machine: machines.Machine) -> str:
 
 
 def points(graph: graphs.Graph, machine: machines.Machine) -> Iterator[Point]:
-  """Yields what to time first: all items on one device, then other corners."""
-  rest = []
+  """Yields what to time first.
+
+  All items on one device; then a quarter of them, and all devices; then numbers
+  of devices between, without which no planner sees where a stage stops gaining.
+  """
+  corners, rest = [], []
   for stage in graph.workflow.stages:
     counts = [1]
     if not _is_barrier(graph, stage.name):
-      counts = sorted({1, _available(graph, machine, stage.name)})
+      counts = _counts(_available(graph, machine, stage.name))
     sizes = [stage.items]
     if graph.place[stage.name] == "process":
       counts = [1]
@@ -153,8 +157,11 @@ def points(graph: graphs.Graph, machine: machines.Machine) -> Iterator[Point]:
         point = Point(stage=stage.name, granule=granule, devices=devices)
         if granule == stage.items and devices == 1:
           yield point
+        elif devices in (counts[0], counts[-1]):
+          corners.append(point)
         else:
           rest.append(point)
+  yield from sorted(corners, key=lambda p: (p.devices, -p.granule))
   yield from sorted(rest, key=lambda p: (p.devices, -p.granule))
 
 
@@ -389,6 +396,12 @@ def _available(
   if graph.place[stage] != "mesh":
     available = machine.cluster.num_devices - available
   return available
+
+
+def _counts(available: int) -> list[int]:
+  """Returns the powers of two up to a number, and the number."""
+  powers = [1 << i for i in range(available.bit_length())]
+  return powers if powers[-1] == available else [*powers, available]
 
 
 def _is_barrier(graph: graphs.Graph, stage: str) -> bool:

@@ -60,13 +60,20 @@ def test_a_stage_that_sleeps_takes_as_long_as_it_sleeps(slept):
     assert least_s <= sample.seconds < 2 * least_s + 20e-3
 
 
-def test_the_first_points_are_all_items_and_a_quarter_on_one_and_all(slept):
-  assert {(s.granule, s.devices) for s in law(slept, "sleep").samples} == {
+def test_all_items_and_a_quarter_come_first_and_the_numbers_between_last():
+  graph, _ = described(lambda x: sleep(x), jnp.arange(8))
+  machine = machines.of_process(1, num_host_slots=6)
+  found = measurements.points(graph, machine)
+  assert [(p.granule, p.devices) for p in found] == [
     (8, 1),
-    (8, 4),
     (2, 1),
+    (8, 6),
+    (2, 6),
+    (8, 2),
+    (2, 2),
+    (8, 4),
     (2, 4),
-  }
+  ]
 
 
 def test_handing_a_task_out_is_measured(slept):
