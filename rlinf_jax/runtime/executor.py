@@ -319,8 +319,9 @@ class _Run:
     """Runs a task; returns arrays whose completion is the task's."""
     iteration, t = key
     alive = self._alive[iteration]
+    out = alive.run(task)
     if t not in self._plan.ahead:
-      return alive.run(task)
+      return out
     with self._lock:
       readers = [
         self._assignments.task((iteration, r))

@@ -113,11 +113,15 @@ class Iteration:
   def run(self, task: tasks.Task) -> Any:
     """Runs a task; returns arrays whose completion is the task's.
 
+    What moves to readers is for `send_ahead` to move.
+
     Raises:
       whatever the stage raises; `OverBudgetError`; `Stopped`.
     """
     node = task.node
-    if node is None or task.kind in ("apply", "reshard"):
+    if node is None or task.kind not in (
+      "compute", "loop", "swap_in", "swap_out"
+    ):  # fmt: skip
       return ()
     if task.kind in ("swap_in", "swap_out"):
       return self._swap(task)
@@ -216,10 +220,13 @@ class Iteration:
 
     Args:
       move: a weight sync, which brings what is read whole, as far as it has
-        come; or a transfer, which brings what its stage has made.
+        come; a swap, of this the state; or a transfer, which brings what its
+        stage has made.
       reader: the task that will read it.
     """
-    is_weights = move.kind == "weight_sync"
+    is_weights = move.kind != "transfer"
+    weights = self._context.graph.weights[move.stage]
+    state = [self.given[i] for i in weights]
     assert move.node is not None
     node = reader.node
     place = self._context.place_of(reader)
@@ -238,6 +245,8 @@ class Iteration:
     found = []
     for v, axis in given:
       value = self._values[v]
+      if move.kind == "swap_in" and value not in state:
+        continue
       layout = None if place is None else place.sharding(axis, stop - start)
       if axis is None and value.is_complete():
         found.append(value.whole(layout))

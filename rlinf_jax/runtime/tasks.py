@@ -67,8 +67,8 @@ class TaskPlan:
   Attributes:
     tasks: of one iteration.
     waits: for each task.
-    ahead: for each task that moves items or weights, the tasks that can read
-      them where they are once it has ended.
+    ahead: for each task that moves items, weights or state, the tasks that can
+      read them where they are once it has ended.
     plan: the flat plan they were made from.
   """
 
@@ -148,7 +148,11 @@ def _ahead(
   found = {}
   for t, task in enumerate(tasks):
     target = plan.activities[task.activities[0]].target
-    if task.kind == "weight_sync":
+    if task.kind == "swap_in":
+      of_stage = readers.get(task.stage, ())
+      here = [r for r in of_stage if tasks[r].devices == task.devices]
+      found[t] = tuple(here[:1])
+    elif task.kind == "weight_sync":
       by_devices = {tasks[r].devices: r for r in readers.get(target, ())}
       found[t] = tuple(by_devices.values())
     elif task.kind == "transfer":
