@@ -255,6 +255,13 @@ def _run() -> None:
       if getattr(FLAGS, k) is not None
     },
   )
+  asked = setup.prompts(FLAGS.task, task_args, size=1_000_000, seed=FLAGS.seed)
+  judged_by = setup.prompts(
+    FLAGS.eval_task or FLAGS.task,
+    {} if FLAGS.eval_task else task_args,
+    size=FLAGS.num_eval_prompts,
+    seed=FLAGS.seed + 1_000_003,
+  )
   model = setup.load_model(FLAGS.model, seed=FLAGS.seed)
   needed = config.max_prompt_tokens + config.max_new_tokens
   if needed > model.config.context_size:
@@ -277,21 +284,8 @@ def _run() -> None:
       max_prompt_tokens=config.max_prompt_tokens,
       system=FLAGS.system,
     )
-    task = make_task(
-      prompts=setup.prompts(
-        FLAGS.task, task_args, size=1_000_000, seed=FLAGS.seed
-      ),
-      order_seed=FLAGS.seed,
-    )
-    judged = make_task(
-      prompts=setup.prompts(
-        FLAGS.eval_task or FLAGS.task,
-        {} if FLAGS.eval_task else task_args,
-        size=FLAGS.num_eval_prompts,
-        seed=FLAGS.seed + 1_000_003,
-      ),
-      order_seed=None,
-    )
+    task = make_task(prompts=asked, order_seed=FLAGS.seed)
+    judged = make_task(prompts=judged_by, order_seed=None)
     _check_prompts(task, judged)
     print(
       f"{FLAGS.objective} on {FLAGS.task} by {FLAGS.engine}; run folder"

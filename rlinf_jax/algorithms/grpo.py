@@ -329,6 +329,7 @@ def make(
   judge = flow.stage(
     judge_fn,
     items=dict.fromkeys(range(4), 0) if is_groupwise else None,
+    quantum=quantum if is_groupwise else None,
     name="judge",
   )
 

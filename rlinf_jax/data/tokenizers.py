@@ -9,6 +9,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _PAD, _EOS = "<pad>", "<eos>"
 _ASCII = "\n" + string.digits + string.ascii_letters + string.punctuation + " "
 
@@ -139,6 +140,13 @@ class HuggingFaceTokenizer:
         f"Reading the tokenizer of {os.fspath(folder)} needs transformers,"
         " which is not installed: pip install -e '.[reasoning]'."
       ) from error
+    if not any(map(pathlib.Path(folder).glob, _TOKENIZERS)):
+      # transformers would make up an empty one.
+      raise ValueError(
+        f"{os.fspath(folder)} has no tokenizer, expected one of"
+        f" {', '.join(_TOKENIZERS)}. Fetch the tokenizer's files of the same"
+        " checkpoint into it."
+      )
     try:
       self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
         os.fspath(folder), local_files_only=True
@@ -146,7 +154,7 @@ class HuggingFaceTokenizer:
     except (OSError, ValueError, KeyError, ImportError) as error:
       first_line = str(error).strip().split("\n")[0]
       raise ValueError(
-        f"{os.fspath(folder)} has no tokenizer that transformers can read"
+        f"{os.fspath(folder)} has a tokenizer that transformers cannot read"
         f" ({first_line:.200}). Fetch tokenizer.json and tokenizer_config.json"
         " of the same checkpoint into it."
       ) from error

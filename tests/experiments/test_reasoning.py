@@ -112,11 +112,10 @@ def test_a_run_leaves_what_it_promises(tmp_path):
 @pytest.mark.parametrize(
   "flags",
   [
-    ["--plan=disaggregated", "--num_devices=2"],
     ["--plan=collocated", "--quantum=1", "--explain"],
     ["--plan=disaggregated", "--num_devices=2", "--staleness=1"],
   ],
-  ids=["disaggregated", "collocated", "asynchronous"],
+  ids=["collocated", "asynchronous"],
 )
 def test_a_run_goes_under_a_plan(flags, tmp_path):
   result = run(
@@ -176,6 +175,15 @@ def unknown_architecture(tmp_path):
   return [f"--model={tmp_path}"]
 
 
+def exploding_loss(tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(
+    "def reward(completion):\n  return len(completion.response)\n"
+  )
+  more = ["--learning_rate=1e30", "--num_warmup_updates=0"]
+  return [f"--reward={file}:reward", "--num_iterations=4", *more]
+
+
 def empty_reward(tmp_path):
   file = tmp_path / "mine.py"
   file.write_text("def reward(completion):\n  return None\n")
@@ -194,10 +202,7 @@ BAD = {
   "context": (lambda p: ["--max_new_tokens=1000"], "the model's context"),
   "empty_reward": (empty_reward, "expected a finite number"),
   "staleness": (lambda p: ["--staleness=1"], "needs --plan"),
-  "loss": (
-    lambda p: ["--learning_rate=1e30", "--num_iterations=4"],
-    "are not both finite",
-  ),
+  "loss": (exploding_loss, "are not both finite"),
 }
 
 
