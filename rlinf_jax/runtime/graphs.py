@@ -227,6 +227,7 @@ def _edges(
     for name, values in _reads(program, node, divisions):
       reads: dict[str, Literal["items", "all"]] = {}
       carried: dict[str, int] = {}
+      items: dict[str, int] = {}
       for v, axis in values:
         for source in tracing.sources(program, [v]):
           if source not in program.maker:
@@ -243,15 +244,30 @@ def _edges(
           how: Literal["items", "all"] = "items" if by_items else "all"
           if reads.get(origin) != "all":
             reads[origin] = how
-          aval = program.avals[source]
-          items = aval.shape[axis] if by_items and axis is not None else 1
-          carried[origin] = carried.get(origin, 0) + num_bytes(aval) // items
+          size = num_bytes(program.avals[source])
+          carried[origin] = carried.get(origin, 0) + size
+          items[origin] = _num_items(program, maker, divisions)
       for origin, how in reads.items():
         yield workflows.Edge(
-          source=origin, target=name, item_bytes=carried[origin], reads=how
+          source=origin,
+          target=name,
+          item_bytes=-(-carried[origin] // items[origin]),
+          reads=how,
         )
     if isinstance(node, tracing.LoopNode) and node.name in divisions:
       yield from _loop_edges(node, divisions[node.name])
+
+
+def _num_items(
+  program: tracing.Program,
+  node: tracing.Node,
+  divisions: dict[str, lanes.Division],
+) -> int:
+  """Returns the items of the workflow stage that hands on a node's results."""
+  if isinstance(node, tracing.StageNode):
+    return tracing.num_items(program, node)
+  division = divisions.get(node.name)
+  return 1 if division is None else division.items
 
 
 def _loop_edges(

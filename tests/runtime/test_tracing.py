@@ -175,3 +175,17 @@ def test_a_loop_whose_glue_mixes_items_has_no_lanes():
 
   assert not graph_of(mixing, X).divisions
   assert graph_of(apart, X).divisions["double"].items == 4
+
+
+def test_what_is_read_whole_is_as_many_bytes_as_there_are():
+  # score hands [16, 3] float32 on, item by item: 12 bytes each. The loop hands
+  # its rewards [3, 16] and its state [16, 3] on: 12 bytes an item each.
+  graph = graphs.describe(
+    tracing.trace(flows.iteration, flows.first_state(), *flows.keys(1))
+  )
+  edges = {(e.source, e.target): e for e in graph.workflow.edges}
+  assert edges["score", "grad"].item_bytes == 12
+  assert edges["simulate", "score"].item_bytes == 12
+  # The sums over 16 items, [3, 3] and [] float32: 40 bytes, 3 for each item.
+  assert edges["grad", "apply_update"].reads == "all"
+  assert edges["grad", "apply_update"].item_bytes == 3
