@@ -140,7 +140,7 @@ class HuggingFaceTokenizer:
         f"Reading the tokenizer of {os.fspath(folder)} needs transformers,"
         " which is not installed: pip install -e '.[reasoning]'."
       ) from error
-    if not any(map(pathlib.Path(folder).glob, _TOKENIZERS)):
+    if not any((pathlib.Path(folder) / name).is_file() for name in _TOKENIZERS):
       # transformers would make up an empty one.
       raise ValueError(
         f"{os.fspath(folder)} has no tokenizer, expected one of"
