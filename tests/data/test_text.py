@@ -114,3 +114,44 @@ def test_transformers_reads_the_same_tokenizer(tmp_path):
   assert theirs.encode("sort 12  7=\n") == ids
   assert (theirs.pad_token_id, theirs.eos_token_id) == (0, 1)
   assert len(theirs) == tokenizer.vocab_size
+
+
+@pytest.mark.slow
+def test_transformers_reads_our_tokenizer_as_we_do(tmp_path):
+  ours = data.CharTokenizer()
+  ours.write(tmp_path)
+  theirs = data.HuggingFaceTokenizer(tmp_path)
+  text = "sort 7 31 4=4 7 31"
+  assert theirs.encode(text) == ours.encode(text)
+  assert theirs.decode([*ours.encode(text), ours.eos_id]) == text
+  assert theirs.eos_id == ours.eos_id
+  assert theirs.stop_ids == ours.stop_ids
+  assert theirs.pad_id == ours.pad_id
+  assert theirs.vocab_size == ours.vocab_size
+  assert theirs.template_fn is None
+
+
+@pytest.mark.slow
+def test_a_chat_template_gives_a_text_that_needs_no_more_tokens(tmp_path):
+  data.CharTokenizer().write(tmp_path)
+  template = "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+  (tmp_path / "chat_template.jinja").write_text(template + "a:")
+  tokenizer = data.HuggingFaceTokenizer(tmp_path)
+  prompt = types.Prompt(text="1+1=")
+  text = data.render(prompt, tokenizer.template_fn, system="add")
+  assert text == "system:add\nuser:1+1=\na:"
+  assert tokenizer.encode(text) == data.CharTokenizer().encode(text)
+
+
+@pytest.mark.slow
+def test_what_ends_an_answer_is_also_in_the_generation_settings(tmp_path):
+  data.CharTokenizer().write(tmp_path)
+  settings = '{"eos_token_id": [1, 5]}'
+  (tmp_path / "generation_config.json").write_text(settings)
+  assert data.HuggingFaceTokenizer(tmp_path).stop_ids == (1, 5)
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="has no tokenizer"):
+    data.HuggingFaceTokenizer(tmp_path)
