@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import heapq
 import queue
 import threading
 import time
@@ -23,6 +22,7 @@ import jax
 
 from rlinf_jax.runtime import (
   assignments,
+  contexts,
   elasticity,
   executables,
   graphs,
@@ -30,6 +30,7 @@ from rlinf_jax.runtime import (
   ledgers,
   machines,
   tasks,
+  workers,
 )
 from rlinf_jax.runtime import values as values_lib
 from scheduler import timelines
@@ -88,7 +89,7 @@ class Executor:
     self.graph, self.plan, self.machine = graph, plan, machine
     self.deadline_s = deadline_s
     self.ledger = ledgers.Ledger(budget_bytes)
-    self.context = iterations.Context(
+    self.context = contexts.Context(
       graph, machine, self.ledger, compiled=compiled
     )
     self.assignments = assignments.Assignments(plan, graph, machine, seconds_fn)
@@ -174,17 +175,19 @@ class _Run:
     self._events: list[timelines.Event] = []
     self._zero_ns = time.perf_counter_ns()
     self._queues: dict[tuple[int, ...], queue.SimpleQueue[Any]] = {}
-    self._piles: dict[str, _Pile] = {}
-    self._workers: dict[tuple[int, ...], _Worker] = {}
+    self._piles: dict[str, workers.Pile] = {}
+    self._workers: dict[tuple[int, ...], workers.Worker] = {}
     self._calls: list[threading.Thread] = []
     for task in self._tasks:
       if task.is_call or task.resources in self._workers:
         continue
       if task.is_shared:
-        tasks_of: Any = self._piles.setdefault(task.stage, _Pile())
+        tasks_of: Any = self._piles.setdefault(task.stage, workers.Pile())
       else:
         tasks_of = self._queues[task.resources] = queue.SimpleQueue()
-      self._workers[task.resources] = _Worker(self, tasks_of, task)
+      self._workers[task.resources] = workers.Worker(
+        self.attempt, tasks_of, task
+      )
     for worker in self._workers.values():
       worker.thread.start()
 
@@ -481,53 +484,6 @@ class _Run:
       horizon = index - 1 - self._x.max_lag
       self._ended = {k for k in self._ended if k[0] > horizon}
       self._started = {k for k in self._started if k[0] > horizon}
-
-
-class _Pile:
-  """Tasks that several workers take, those of most work first."""
-
-  def __init__(self) -> None:
-    self._changed = threading.Condition()
-    self._heap: list[tuple[tuple[int, float], tuple[int, int]]] = []
-    self._is_closed = False
-
-  def put(self, weighed: list[tuple[float, tuple[int, int]]] | None) -> None:
-    """Adds tasks with their weights; None: there will be no more."""
-    with self._changed:
-      self._is_closed |= weighed is None
-      for weight, key in weighed or ():
-        # Of an earlier iteration first, whatever its weight.
-        heapq.heappush(self._heap, ((key[0], -weight), key))
-      self._changed.notify_all()
-
-  def get(self) -> tuple[int, int] | None:
-    """Returns a task; waits for one. None: there will be no more."""
-    with self._changed:
-      self._changed.wait_for(lambda: self._heap or self._is_closed)
-      return None if self._is_closed else heapq.heappop(self._heap)[1]
-
-
-class _Worker:
-  """A thread that runs the tasks of one set of devices."""
-
-  def __init__(
-    self,
-    run: _Run,
-    tasks_of: queue.SimpleQueue[Any] | _Pile,
-    task: tasks.Task,
-  ) -> None:
-    self._run, self._tasks_of = run, tasks_of
-    self._devices = task.devices if task.is_shared else None
-    # A daemon: a stage that hangs must not keep the process from ending.
-    self.thread = threading.Thread(
-      target=self._loop,
-      name=f"devices {task.devices}" if task.devices.spans else "link",
-      daemon=True,
-    )
-
-  def _loop(self) -> None:
-    while (key := self._tasks_of.get()) is not None:
-      self._run.attempt(key, self._devices)
 
 
 def _followers(

@@ -8,77 +8,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
-from rlinf_jax.flow import stages
 from rlinf_jax.runtime import (
-  executables,
+  contexts,
   graphs,
   lanes,
-  ledgers,
-  machines,
   tasks,
   tracing,
-  transport,
+  turns,
   values,
 )
-
-
-class Context:
-  """What all iterations of an executor share.
-
-  Args:
-    graph: the macro flow.
-    machine: its devices.
-    ledger: of what is resident.
-    compiled: stages that are compiled already, and where others are kept.
-  """
-
-  def __init__(
-    self,
-    graph: graphs.Graph,
-    machine: machines.Machine,
-    ledger: ledgers.Ledger,
-    *,
-    compiled: executables.Executables,
-  ) -> None:
-    self.graph, self.machine, self.ledger = graph, machine, ledger
-    self.program = graph.traced.program
-    self.compiled = compiled
-    self.board = values.Board()
-    self.constants = {
-      v: values.Value(self.board, ledger, what=f"constant {v}")
-      for v in self.program.constants
-    }
-    for v, constant in self.program.constants.items():
-      self.constants[v].put(constant)
-
-  def place(self, task: tasks.Task) -> executables.Place:
-    """Returns the devices that a task has."""
-    return executables.place_of(self.machine.jax_devices(task.devices))
-
-  def place_of(self, task: tasks.Task) -> executables.Place | None:
-    """Returns as many of a task's devices as it uses; None on the host."""
-    node = task.inner or task.node
-    if isinstance(node, tracing.LoopNode):
-      return executables.for_loop(self.place(task), node)
-    assert node is not None
-    if node.spec.place != "mesh":
-      return None
-    if node.is_barrier:
-      return self.place(task)
-    return executables.for_items(
-      self.place(task), task.items[1] - task.items[0], node.spec.quantum
-    )
 
 
 class Iteration:
   """The values of one iteration.
 
   Args:
-    context: see `Context`.
+    context: see `contexts.Context`.
     index: from 0.
     given: a Value of each input of the program.
     stale: the inputs of the iteration whose state this one's syncs read.
@@ -86,7 +33,7 @@ class Iteration:
 
   def __init__(
     self,
-    context: Context,
+    context: contexts.Context,
     index: int,
     given: Sequence[values.Value],
     stale: Sequence[values.Value],
@@ -96,7 +43,7 @@ class Iteration:
     program = context.program
     self.given = list(given)
     self._values: dict[int, values.Value] = dict(zip(program.inputs, given))
-    self._loops: dict[str, _LoopState] = {}
+    self._loops: dict[str, turns.LoopState] = {}
     self._lock = threading.Lock()
     self._values |= context.constants
     old = dict(zip(program.inputs, stale))
@@ -311,10 +258,12 @@ class Iteration:
       self._values[v].put(x)
     return out
 
-  def _loop_state(self, node: tracing.LoopNode) -> _LoopState:
+  def _loop_state(self, node: tracing.LoopNode) -> turns.LoopState:
     with self._lock:
       if node.name not in self._loops:
-        self._loops[node.name] = _LoopState(self._context, node, self._values)
+        self._loops[node.name] = turns.LoopState(
+          self._context, node, self._values
+        )
       return self._loops[node.name]
 
   def _swap(self, task: tasks.Task) -> Any:
@@ -328,183 +277,6 @@ class Iteration:
     moved = values.swap([self.given[i] for i in weights], devices, kind)
     self._context.board.add_moved(moved)
     return ()
-
-
-class _LoopState:
-  """A loop that runs stage by stage, in lanes.
-
-  What every turn reads alike, and the inputs of all turns, are brought to a
-  stage's devices once; a turn then takes its own piece inside its program.
-
-  Args:
-    context: see `Context`.
-    node: the loop.
-    outer: the iteration's values.
-  """
-
-  def __init__(
-    self,
-    context: Context,
-    node: tracing.LoopNode,
-    outer: dict[int, values.Value],
-  ) -> None:
-    self._context, self._node, self._outer = context, node, outer
-    self._axes = context.graph.divisions[node.name].axes
-    body = node.body
-    first = node.num_consts + node.num_carry
-    self._carry = body.inputs[node.num_consts : first]
-    self._consts = dict(zip(body.inputs, node.inputs[: node.num_consts]))
-    self._stacked = dict(zip(body.inputs[first:], node.inputs[first:]))
-    self._lanes: dict[tuple[int, int], _Lane] = {}
-    self._lock = threading.Lock()
-
-  def run(self, task: tasks.Task) -> Any:
-    """Runs one stage of one turn of one lane."""
-    assert task.inner is not None
-    inner, body = task.inner, self._node.body
-    with self._lock:
-      lane = self._lanes.setdefault(task.items, _Lane(*task.items))
-    if inner is body.nodes[0]:
-      self._begin_turn(lane, task.turn)
-    if inner.spec.place == "mesh":
-      out = self._run_on_mesh(lane, inner, task)
-    else:
-      out = self._run_on_host(lane, inner, task.turn)
-    lane.known.update(zip(inner.outputs, out))
-    if inner is body.nodes[-1]:
-      out = [*out, *self._end_turn(lane, task)]
-    return out
-
-  def _run_on_mesh(
-    self, lane: _Lane, inner: tracing.StageNode, task: tasks.Task
-  ) -> list[Any]:
-    place = self._context.place_of(task)
-    assert place is not None
-    needs = _needs(inner)
-    stacked = tuple(v for v in needs if v in self._stacked)
-    key = ("turn", self._node.name, inner.name, place, lane.size)
-    run = self._context.compiled.custom(
-      key,
-      _turn_fn(inner, needs, stacked, self._axes, lane.size),
-      place,
-      inner.name,
-    )
-    given = [self._placed(lane, v, inner.name, place) for v in needs]
-    return run(np.int32(task.turn), np.int32(lane.start), *given)
-
-  def _run_on_host(
-    self, lane: _Lane, inner: tracing.StageNode, turn: int
-  ) -> list[Any]:
-    at = {v: self._on_host(lane, v, turn) for v in _needs(inner)}
-    if inner.glue is not None:
-      made = self._context.compiled.glue(inner.glue)(
-        *[at[v] for v in inner.glue.inputs]
-      )
-      at |= dict(zip(inner.glue.outputs, made))
-    return inner.call.on_host(*[at[v] for v in inner.inputs])
-
-  def _placed(
-    self, lane: _Lane, v: int, stage: str, place: executables.Place
-  ) -> Any:
-    """Returns a value on a place: of xs all turns, of others this turn's."""
-    axis = self._axes.get(v)
-    if v in lane.known:
-      return transport.send(lane.known[v], place.sharding(axis, lane.size))
-    if (stage, v, place) not in lane.placed:
-      lane.placed[stage, v, place] = self._from_outside(lane, v, axis, place)
-    return lane.placed[stage, v, place]
-
-  def _from_outside(
-    self, lane: _Lane, v: int, axis: int | None, place: executables.Place
-  ) -> Any:
-    if v in self._consts:
-      return self._outer[self._consts[v]].whole(place.replicated())
-    if v in self._stacked:
-      return self._outer[self._stacked[v]].whole(place.replicated())
-    if v in self._carry:
-      return self._first_carry(lane, v, place.sharding(axis, lane.size))
-    return transport.send(self._node.body.constants[v], place.replicated())
-
-  def _first_carry(self, lane: _Lane, v: int, layout: Any) -> Any:
-    i = self._node.num_consts + self._carry.index(v)
-    axis = self._axes[v]
-    outer = self._outer[self._node.inputs[i]]
-    lane.known[v] = outer.read(lane.start, lane.stop, axis, layout)
-    return lane.known[v]
-
-  def _on_host(self, lane: _Lane, v: int, turn: int) -> Any:
-    """Returns a turn's value as a NumPy array."""
-    body = self._node.body
-    if v in lane.known:
-      return np.asarray(lane.known[v])
-    if v in body.constants:
-      return np.asarray(body.constants[v])
-    if v in self._carry:
-      return self._first_carry(lane, v, None)
-    if v in self._consts:
-      return self._outer[self._consts[v]].whole(None)
-    row = self._outer[self._stacked[v]].whole(None)[turn]
-    axis = self._axes.get(v)
-    if axis is None:
-      return row
-    return row[(slice(None),) * axis + (slice(lane.start, lane.stop),)]
-
-  def _begin_turn(self, lane: _Lane, turn: int) -> None:
-    outputs = self._node.body.outputs[: self._node.num_carry]
-    handed_on = [lane.known[v] for v in outputs] if turn else []
-    lane.known.clear()
-    lane.known.update(zip(self._carry, handed_on))
-
-  def _end_turn(self, lane: _Lane, task: tasks.Task) -> list[Any]:
-    node, body = self._node, self._node.body
-    assert task.inner is not None
-    glue = body.glue
-    wanted = [*(glue.inputs if glue else ()), *body.outputs]
-    made = set(glue.outputs) if glue else set()
-    for v in wanted:
-      if v in made or v in lane.known:
-        continue
-      lane.known[v] = self._turns_own(lane, v, task)
-    if glue is not None:
-      given = [lane.known[v] for v in glue.inputs]
-      if task.inner.spec.place == "mesh":
-        place = self._context.place(task)
-        given = transport.send(given, place.replicated())
-      out = self._context.compiled.glue(glue)(*given)
-      lane.known.update(zip(glue.outputs, out))
-    ys = [lane.known[v] for v in body.outputs[node.num_carry :]]
-    lane.ys.append(ys)
-    return ys if task.turn + 1 < node.length else self._finish(lane)
-
-  def _turns_own(self, lane: _Lane, v: int, task: tasks.Task) -> Any:
-    """Returns a turn's value of what no stage has made."""
-    if v in self._stacked:
-      return self._on_host(lane, v, task.turn)
-    place = self._context.place(task)
-    return self._from_outside(lane, v, self._axes.get(v), place)
-
-  def _finish(self, lane: _Lane) -> list[Any]:
-    node, body = self._node, self._node.body
-    out = [lane.known[v] for v in body.outputs[: node.num_carry]]
-    out += [_stack(list(y_t)) for y_t in zip(*lane.ys)]
-    for v, x in zip(node.outputs, out):
-      self._outer[v].add(lane.start, lane.stop, x)
-    return out
-
-
-class _Lane:
-  """What a lane of a loop holds between its stages."""
-
-  def __init__(self, start: int, stop: int) -> None:
-    self.start, self.stop = start, stop
-    self.known: dict[int, Any] = {}  # of this turn
-    # Of all turns, by stage and by the place that it runs on.
-    self.placed: dict[tuple[str, int, executables.Place], Any] = {}
-    self.ys: list[list[Any]] = []
-
-  @property
-  def size(self) -> int:
-    return self.stop - self.start
 
 
 def _divided(
@@ -554,55 +326,3 @@ def _outer_axis(
   if axis is None:
     return None
   return axis + int(position >= node.num_consts + node.num_carry)
-
-
-def _needs(node: tracing.StageNode) -> list[int]:
-  made = set(node.glue.outputs) if node.glue else set()
-  reads = [*(node.glue.inputs if node.glue else ())]
-  reads += [v for v in node.inputs if v not in made]
-  return list(dict.fromkeys(reads))
-
-
-def _turn_fn(
-  node: tracing.StageNode,
-  needs: Sequence[int],
-  stacked: Sequence[int],
-  axes: dict[int, int],
-  size: int,
-) -> Callable[..., list[Any]]:
-  """Returns (turn, first item, *needs) -> a stage's results.
-
-  One program serves all lanes of a size; it computes the glue before the stage
-  too.
-  """
-
-  def run(turn: Any, start: Any, *leaves: Any) -> list[Any]:
-    known = dict(zip(needs, leaves))
-    for v in stacked:
-      row = jax.lax.dynamic_index_in_dim(known[v], turn, 0, keepdims=False)
-      if v in axes:
-        row = jax.lax.dynamic_slice_in_dim(row, start, size, axes[v])
-      known[v] = row
-    if node.glue is not None:
-      glue = jex_core.jaxpr_as_fun(node.glue.jaxpr)
-      made = glue(*[known[v] for v in node.glue.inputs])
-      known |= dict(zip(node.glue.outputs, made))
-    given = [known[v] for v in node.inputs]
-    return stages.run_granule(node.call, node.axes, node.out_axis, given)
-
-  return run
-
-
-def _stack(rows: list[Any]) -> Any:
-  """Stacks the rows of all turns where the last of them is.
-
-  The first turn's come from outside the loop, and may lie elsewhere.
-  """
-  if isinstance(rows[-1], np.ndarray):
-    return np.stack([np.asarray(row) for row in rows])
-  return _stack_on_device(*transport.send(rows, rows[-1].sharding))
-
-
-@jax.jit
-def _stack_on_device(*rows: Any) -> Any:
-  return jnp.stack(rows)

@@ -19,6 +19,7 @@ import jax
 
 from rlinf_jax.flow import stages
 from rlinf_jax.runtime import (
+  contexts,
   executables,
   graphs,
   iterations,
@@ -75,7 +76,7 @@ class Bench:
   ) -> None:
     self._graph, self._machine, self._compiled = graph, machine, compiled
     self._program = graph.traced.program
-    self._context = iterations.Context(
+    self._context = contexts.Context(
       graph, machine, _Uncounted(), compiled=compiled
     )
     self._home = executables.place_of(machine.devices[:1])
