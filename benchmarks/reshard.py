@@ -3,10 +3,10 @@ r"""Bandwidth at which a stage's state follows it to other devices.
   python -m benchmarks.reshard --megabytes=256
 
 A stage that reads a large state is scaled from 2 devices to 4 while its flow
-runs. What it moved is in the timeline, and what that took is its first granule
-less a later one. Beside it stands a plain copy of as many bytes in this
-machine's memory, to pages that were not used before either: that is most of
-what both take. On CPU, devices are virtual and share one memory.
+runs: the weight sync of the next iteration brings it to the two new ones.
+Beside it stands a plain copy of as many bytes in this machine's memory, to
+pages that were not used before either: that is most of what both take. On CPU,
+devices are virtual and share one memory.
 """
 
 from __future__ import annotations
@@ -83,13 +83,12 @@ def moved(run: runtime.M2Flow, state: Any) -> tuple[int, float]:
   for i, _ in enumerate(run.iterate(state, [(x_b,)] * 2)):
     if i == 0:
       run.scale("read", "0-3")
-  first, second = (
-    e for e in run.timeline.events if e.stage == "read" and e.iteration == 1
+  (sync,) = (
+    e
+    for e in run.timeline.events
+    if e.kind == "weight_sync" and e.iteration == 1
   )
-  took_ns = (first.stop_ns - first.start_ns) - (
-    second.stop_ns - second.start_ns
-  )
-  return first.num_bytes - second.num_bytes, took_ns * 1e-9
+  return sync.num_bytes, (sync.stop_ns - sync.start_ns) * 1e-9
 
 
 def copy_s(num_bytes: int) -> float:

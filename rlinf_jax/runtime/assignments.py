@@ -49,8 +49,8 @@ class Assignments:
     self._call_of: dict[int, int] = {}
     self._reader_of: dict[int, int] = {}
     for k, stream in enumerate(self._streams):
-      self._call_of |= {t: k for block in stream.blocks for t in block}
-      self._reader_of |= dict.fromkeys(stream.block_of, k)
+      self._call_of |= {t: k for span in stream.spans for t in span}
+      self._reader_of |= dict.fromkeys(stream.span_of, k)
     self._stages_of = [
       {plan.plan.activities[a].stage for a in task.activities}
       if task.kind in ("compute", "loop")

@@ -8,7 +8,7 @@ is not changed but its granules are renamed: what it says of the k-th granule is
 done with the k-th that is finished. Granules that are alike can be exchanged,
 and results lie where their items do, so no number depends on it.
 
-What is renamed is a *block*: a part of the items at whose borders every stage
+What is renamed is a *span*: a part of the items at whose borders every stage
 that takes granules as they come has a border too.
 """
 
@@ -27,21 +27,21 @@ class Stream:
   """A stage whose granules end in any order, and the stages that take them.
 
   Attributes:
-    blocks: the stage's tasks, block by block, in the plan's order.
-    num_alike: the leading blocks that may take each other's places; 0 keeps
+    spans: the stage's tasks, span by span, in the plan's order.
+    num_alike: the leading spans that may take each other's places; 0 keeps
       the plan's order.
-    block_of: of each task of the stages that take granules.
-    size_of: items of one block, of each such task's stage.
+    span_of: of each task of the stages that take granules.
+    size_of: items of one span, of each such task's stage.
   """
 
-  blocks: tuple[tuple[int, ...], ...]
+  spans: tuple[tuple[int, ...], ...]
   num_alike: int = 0
-  block_of: dict[int, int] = dataclasses.field(default_factory=dict)
+  span_of: dict[int, int] = dataclasses.field(default_factory=dict)
   size_of: dict[int, int] = dataclasses.field(default_factory=dict)
 
 
 class Arrivals:
-  """Which blocks of a stream have come, in one iteration.
+  """Which spans of a stream have come, in one iteration.
 
   Args:
     stream: see `Stream`.
@@ -49,31 +49,31 @@ class Arrivals:
 
   def __init__(self, stream: Stream) -> None:
     self._stream = stream
-    self._left = [len(block) for block in stream.blocks]
-    self._block_of = {t: b for b, ts in enumerate(stream.blocks) for t in ts}
-    self._come: list[int] = []  # blocks, by the places that they took
+    self._left = [len(span) for span in stream.spans]
+    self._span_of = {t: b for b, ts in enumerate(stream.spans) for t in ts}
+    self._come: list[int] = []  # spans, by the places that they took
 
   def finish(self, task: int) -> tuple[int, ...]:
     """Notes a finished call; returns the tasks that have ended by it."""
     alike, first = self._stream.num_alike, len(self._come)
-    block = self._block_of[task]
-    self._left[block] -= 1
-    if block < alike and not self._left[block]:
-      self._come.append(block)
+    span = self._span_of[task]
+    self._left[span] -= 1
+    if span < alike and not self._left[span]:
+      self._come.append(span)
     while len(self._come) >= alike and len(self._come) < len(self._left):
       if self._left[len(self._come)]:
         break
       self._come.append(len(self._come))
     places = range(first, len(self._come))
-    return tuple(t for place in places for t in self._stream.blocks[place])
+    return tuple(t for place in places for t in self._stream.spans[place])
 
   def has_come(self, task: int) -> bool:
     """Returns whether it is known which items a task handles."""
-    return self._stream.block_of[task] < len(self._come)
+    return self._stream.span_of[task] < len(self._come)
 
   def items(self, task: int, items: tuple[int, int]) -> tuple[int, int]:
     """Returns the items that a task handles, which the plan calls `items`."""
-    place = self._stream.block_of[task]
+    place = self._stream.span_of[task]
     shift = (self._come[place] - place) * self._stream.size_of[task]
     return items[0] + shift, items[1] + shift
 
@@ -101,7 +101,7 @@ def of_plan(plan: tasks.TaskPlan, graph: graphs.Graph) -> tuple[Stream, ...]:
     if not calls:
       continue
     readers = _readers(graph.workflow, name, of_stage)
-    in_order = Stream(blocks=tuple((t,) for t in calls))
+    in_order = Stream(spans=tuple((t,) for t in calls))
     if name in taken or taken & readers:
       found.append(in_order)
       continue
@@ -109,7 +109,7 @@ def of_plan(plan: tasks.TaskPlan, graph: graphs.Graph) -> tuple[Stream, ...]:
     stages = {stage: of_stage[stage] for stage in (name, *sorted(readers))}
     stream = None
     if _is_free(graph, name, readers, of_stage):
-      stream = _in_blocks(plan, graph.workflow, name, stages)
+      stream = _in_spans(plan, graph.workflow, name, stages)
     found.append(stream or in_order)
   return tuple(found)
 
@@ -158,13 +158,13 @@ def _is_free(
   )
 
 
-def _in_blocks(
+def _in_spans(
   plan: tasks.TaskPlan,
   workflow: workflows.Workflow,
   name: str,
   stages: dict[str, list[int]],
 ) -> Stream | None:
-  """Returns a stream whose blocks can be exchanged; None where none can."""
+  """Returns a stream whose spans can be exchanged; None where none can."""
   borders: set[fractions.Fraction] | None = None
   for stage, of_one in stages.items():
     items = workflow.stage(stage).items
@@ -177,7 +177,7 @@ def _in_blocks(
   num_alike = len(sizes) if sizes[-1] == sizes[0] else len(sizes) - 1
   if any(size != sizes[0] for size in sizes[:num_alike]):
     return None
-  block_of: dict[int, int] = {}
+  span_of: dict[int, int] = {}
   size_of: dict[int, int] = {}
   for stage, of_one in stages.items():
     size = int(sizes[0] * workflow.stage(stage).items)
@@ -185,7 +185,7 @@ def _in_blocks(
     last = 0
     for t in of_one:
       start, stop = plan.tasks[t].items
-      block_of[t], size_of[t] = start // size, size
+      span_of[t], size_of[t] = start // size, size
       parts[start // size].append((start % size, stop - start))
       if stage == name and start // size < last:
         return None  # not in the order of the items
@@ -193,16 +193,16 @@ def _in_blocks(
     if any(part != parts[0] for part in parts[:num_alike]):
       return None
   return Stream(
-    blocks=_grouped(stages[name], block_of, len(sizes)),
+    spans=_grouped(stages[name], span_of, len(sizes)),
     num_alike=num_alike,
-    block_of={t: b for t, b in block_of.items() if t not in stages[name]},
+    span_of={t: b for t, b in span_of.items() if t not in stages[name]},
     size_of=size_of,
   )
 
 
 def _grouped(
-  calls: Sequence[int], block_of: dict[int, int], count: int
+  calls: Sequence[int], span_of: dict[int, int], count: int
 ) -> tuple[tuple[int, ...], ...]:
   return tuple(
-    tuple(t for t in calls if block_of[t] == block) for block in range(count)
+    tuple(t for t in calls if span_of[t] == span) for span in range(count)
   )

@@ -148,7 +148,7 @@ def test_no_granule_waits_for_a_slower_one(late):
   assert of_grad[-1] == (late, late + 2)
 
 
-def test_granules_come_in_blocks_that_all_who_take_them_share():
+def test_granules_come_in_spans_that_all_who_take_them_share():
   # mark takes 4 at once: the call of items 6, 7 is late, so that 4 to 8 are.
   last_is_asked = threading.Event()
 
@@ -232,14 +232,14 @@ def test_it_runs_under_planners_on_whatever_slots_there_are(plan):
 
 
 def test_arrivals_by_hand():
-  # Blocks 0, 1, 2 are alike; block 3 is smaller and comes last. Task 10 + k is
-  # the call of block k, task 20 + k the k-th granule of a reader with 4 items
-  # in each block.
+  # Spans 0, 1, 2 are alike; span 3 is smaller and comes last. Task 10 + k is
+  # the call of span k, task 20 + k the k-th granule of a reader with 4 items
+  # in each span.
   arrivals = streams.Arrivals(
     streams.Stream(
-      blocks=((10,), (11,), (12,), (13,)),
+      spans=((10,), (11,), (12,), (13,)),
       num_alike=3,
-      block_of={20 + k: k for k in range(4)},
+      span_of={20 + k: k for k in range(4)},
       size_of=dict.fromkeys(range(20, 24), 4),
     )
   )
@@ -253,7 +253,7 @@ def test_arrivals_by_hand():
 
 
 def test_without_any_alike_calls_end_in_the_plan_order():
-  arrivals = streams.Arrivals(streams.Stream(blocks=((5,), (6,), (7,))))
+  arrivals = streams.Arrivals(streams.Stream(spans=((5,), (6,), (7,))))
   assert arrivals.finish(6) == ()
   assert arrivals.finish(5) == (5, 6)
   assert arrivals.finish(7) == (7,)
