@@ -485,9 +485,10 @@ def _engine(
   with rollout.VllmEngine(
     folder,
     sampling,
-    to_tensors=lambda params: {
-      name: np.asarray(x) for name, x in huggingface.named_tensors(params)
-    },
+    # Of NumPy the tensors are views.
+    lambda params: dict(
+      huggingface.named_tensors(jax.tree.map(np.asarray, params))
+    ),
     log_path=directory / "vllm.log",
     python=FLAGS.rollout_python or sys.executable,
     num_replicas=FLAGS.num_replicas,
@@ -527,9 +528,7 @@ def _transform(
     runtime.m2flow,
     plan=FLAGS.plan,
     staleness=FLAGS.staleness,
-    machine=machines.of_process(
-      FLAGS.num_devices, num_host_slots=2, memory_bytes=budget_bytes
-    ),
+    machine=machines.of_process(FLAGS.num_devices, memory_bytes=budget_bytes),
     budget_bytes=budget_bytes,
     profile_path=FLAGS.profile or directory / "profile.json",
   )

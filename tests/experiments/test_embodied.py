@@ -173,3 +173,61 @@ def test_what_cannot_be_had_is_one_sentence(flags, message):
   assert result.returncode == 1
   assert message in result.stderr
   assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_eight_devices_share_the_c_engine(tmp_path):
+  result = run(
+    *SMALL,
+    "--num_devices=8",
+    "--num_minibatches=1",
+    "--num_steps=192",
+    f"--run_dir={tmp_path / 'run'}",
+  )
+  assert "8 x cpu" in result.stdout
+  assert [row["step"] for row in rows_of(tmp_path / "run")][:3] == [
+    64,
+    128,
+    192,
+  ]
+
+
+@pytest.mark.slow
+def test_a_run_under_a_plan_says_what_it_did(tmp_path):
+  result = run(
+    *SMALL,
+    "--plan=disaggregated",
+    "--num_devices=2",
+    "--staleness=1",
+    "--explain",
+    "--num_steps=256",
+    f"--run_dir={tmp_path / 'run'}",
+  )
+  assert "apply_update" in result.stdout or "learn" in result.stdout
+  assert "an iteration took" in result.stdout
+  for name in ("report.html", "trace.json", "plan.json"):
+    assert (tmp_path / "run" / "plan" / name).is_file()
+  # What was planned can be run again as it stands.
+  run(
+    *SMALL,
+    f"--plan={tmp_path / 'run' / 'plan' / 'plan.json'}",
+    f"--profile={tmp_path / 'run' / 'profile.json'}",
+    "--num_devices=2",
+    "--staleness=1",
+    "--num_steps=128",
+    f"--run_dir={tmp_path / 'again'}",
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--staleness=1"], "needs --plan"),
+    (["--plan=best"], "neither a planner"),
+  ],
+)
+def test_flags_of_plans_are_checked(flags, message, tmp_path):
+  result = run(*SMALL, *flags, f"--run_dir={tmp_path / 'run'}", check=False)
+  assert result.returncode != 0
+  assert message in result.stderr
