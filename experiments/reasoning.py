@@ -30,7 +30,7 @@ import numpy as np
 from absl import app, flags, logging
 
 from experiments import reasoning_setup as setup
-from rlinf_jax import checkpoints, rollout, runtime
+from rlinf_jax import checkpoints, rollout, runtime, types
 from rlinf_jax.algorithms import grpo
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.reporting import curves, metrics, progress
@@ -82,8 +82,8 @@ flags.DEFINE_integer("num_replicas", 1, "Engines of vLLM, taken by load.", 1)
 flags.DEFINE_bool(
   "partial_rollouts",
   False,
-  "With --staleness: new weights interrupt what is being generated, which goes"
-  " on with them.",
+  "With --staleness: new weights reach vLLM at once; answers under way go on"
+  " with them, and each token has its version.",
 )
 flags.DEFINE_integer("num_iterations", 100, "Trips through the flow.", 0)
 flags.DEFINE_integer(
@@ -388,9 +388,23 @@ def _post_train(
     metadata=settings,
     must_match=[k for k in _REMEMBERED if k != "eval_task"],
     more_fn=functools.partial(_sync_metrics, engine),
+    sync_fn=_sync_fn(engine),
     transform=_transform(directory),
     explain=FLAGS.explain,
   )
+
+
+def _sync_fn(
+  engine: rollout.Engine,
+) -> Callable[[types.Weights], object] | None:
+  if not FLAGS.partial_rollouts:
+    return None
+  if not isinstance(engine, rollout.VllmEngine) or not FLAGS.staleness:
+    raise ValueError(
+      "--partial_rollouts needs --engine=vllm and --staleness=1 or more: only"
+      " then is anything generated while the weights are updated"
+    )
+  return lambda weights: engine.sync(jax.device_get(weights))
 
 
 def _sync_metrics(engine: rollout.Engine) -> dict[str, float]:

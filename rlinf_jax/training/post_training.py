@@ -154,6 +154,7 @@ def post_train(
   metadata: Mapping[str, Any],
   must_match: Sequence[str] = (),
   more_fn: Callable[[], Mapping[str, float]] = dict,
+  sync_fn: Callable[[types.Weights], object] | None = None,
   transform: Callable[..., runtime.M2Flow] | None = None,
   explain: bool = False,
 ) -> Result:
@@ -168,6 +169,9 @@ def post_train(
     metadata: JSON values that describe the run; saved with each checkpoint.
     must_match: entries of it that a checkpoint must share to be resumed.
     more_fn: further numbers of each iteration, such as the engine's.
+    sync_fn: given the weights after each iteration, so that what generates
+      already for the next can go on with them; None gives them with the next
+      request alone.
     transform: puts an iteration under a plan, see `runtime.m2flow`; None runs
       it stage by stage.
     explain: whether to print the plan, what it was predicted to take and what
@@ -203,13 +207,22 @@ def post_train(
       hparams=dict(metadata),
       resume_step=first if options.resume else None,
     ) as writer:
-      run = _Run(options, judge_fn, metadata, display, writer, start_s, more_fn)
+      run = _Run(
+        options=options,
+        judge_fn=judge_fn,
+        metadata=metadata,
+        display=display,
+        writer=writer,
+        start_s=start_s,
+        more_fn=more_fn,
+        sync_fn=sync_fn,
+      )
       iterate = _iterate(algorithm, transform, display, explain)
       result = run.to_the_end(state, first, iterate, interrupt)
   return result
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Run:
   """What every part of the loop needs."""
 
@@ -220,6 +233,7 @@ class _Run:
   writer: metrics.Writer
   start_s: float
   more_fn: Callable[[], Mapping[str, float]]
+  sync_fn: Callable[[types.Weights], object] | None
 
   def to_the_end(
     self,
@@ -238,6 +252,8 @@ class _Run:
       row = {k: float(v) for k, v in jax.device_get(row).items()}
       row |= {"seconds": time.monotonic() - before_s, **self.more_fn()}
       done += 1
+      if self.sync_fn is not None:
+        self.sync_fn(_weights(state))
       self._report(done, row)
       if options.judge_every and done - judged_at >= options.judge_every:
         after, judged_at = self._judge(state, done), done
@@ -297,9 +313,8 @@ class _Run:
     self.display.update(done, shown)
 
   def _judge(self, state: grpo.TrainState, done: int) -> tasks.Judgement:
-    weights = types.Weights(state.learner.params.actor, state.version)
     with self.display.phase("judge greedy answers"):
-      judgement = self.judge_fn(weights)
+      judgement = self.judge_fn(_weights(state))
     accuracy = judgement.accuracy
     self.display.print(
       f"after {done:,} iterations: accuracy {accuracy.estimate:.1%}"
@@ -323,6 +338,10 @@ class _Run:
       metadata={**self.metadata, "progress": {"num_iterations": done}},
       keep=self.options.keep,
     )
+
+
+def _weights(state: grpo.TrainState) -> types.Weights:
+  return types.Weights(state.learner.params.actor, state.version)
 
 
 def _iterate(
