@@ -64,6 +64,12 @@ flags.DEFINE_string(
   f"One of {', '.join(setup.REWARDS)}, or path/to/file.py:NAME. Default: the"
   " task's.",
 )
+flags.DEFINE_string(
+  "reward_model",
+  None,
+  "Folder of a network with one value, of the same tokenizer. What it says at"
+  " an answer's end is added to the reward.",
+)
 flags.DEFINE_string("system", None, "A message before each chat.")
 flags.DEFINE_string(
   "objective",
@@ -140,6 +146,7 @@ _HELP = {
   " in their rewards (DAPO's dynamic sampling).",
   "discount": "Per token, with --objective=ppo.",
   "gae_lambda": "With --objective=ppo.",
+  "reward_model_weight": "Of what --reward_model says.",
   "value_weight": "Of the critic's loss.",
   "value_clip": "How far the critic may move per iteration.",
   "quantum": "Prompts computed at once: bounds memory, and makes numbers the"
@@ -202,7 +209,8 @@ flags.DEFINE_string(
 
 # What a checkpoint remembers, and a resumed run cannot differ in.
 _REMEMBERED = (
-  "model", "task", "task_arg", "eval_task", "reward", "system", "objective",
+  "model", "task", "task_arg", "eval_task", "reward", "reward_model", "system",
+  "objective",
   "engine", "learning_rate", "learning_rate_end", "num_warmup_updates",
   "weight_decay", "max_grad_norm", "dtype", "clip_low", "clip_high", "kl",
   "correction", *_HELP,
@@ -303,6 +311,7 @@ def _run() -> None:
       critic = transformer.critic(
         model.config, compute_dtype=setup.DTYPES[FLAGS.dtype]
       )
+    reward_model = setup.load_reward_model(FLAGS.reward_model, model)
     algorithm = grpo.make(
       language_model,
       engine,
@@ -321,52 +330,63 @@ def _run() -> None:
       ),
       config,
       critic=critic,
+      reward_model=None if reward_model is None else reward_model.network,
     )
-    result = _post_train(
-      algorithm,
-      model,
-      language_model,
-      task,
-      judged,
-      engine,
-      directory,
-      settings,
+    parts = _Parts(
+      algorithm=algorithm,
+      model=model,
+      language_model=language_model,
+      reward_model=reward_model,
+      task=task,
+      judged=judged,
+      engine=engine,
     )
+    result = _post_train(parts, directory, settings)
     _report(directory, model, result)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+  """What a run is made of."""
+
+  algorithm: grpo.Grpo
+  model: setup.Model
+  language_model: transformer.Transformer
+  reward_model: setup.RewardModel | None
+  task: tasks.Task
+  judged: tasks.Task
+  engine: rollout.Engine
+
+
 def _post_train(
-  algorithm: grpo.Grpo,
-  model: setup.Model,
-  language_model: transformer.Transformer,
-  task: tasks.Task,
-  judged: tasks.Task,
-  engine: rollout.Engine,
-  directory: pathlib.Path,
-  settings: dict[str, Any],
+  parts: _Parts, directory: pathlib.Path, settings: dict[str, Any]
 ) -> post_training.Result:
+  algorithm, engine = parts.algorithm, parts.engine
   config = algorithm.config
   key = jax.random.key(FLAGS.seed)
+  reward_params: Any = ()
+  if parts.reward_model is not None:
+    reward_params = parts.reward_model.params
 
   def init(display: progress.Progress) -> grpo.TrainState:
-    params = model.params
+    params = parts.model.params
     if _num_sft_updates():
       params = post_training.warm_start(
-        language_model,
+        parts.language_model,
         params,
-        task,
+        parts.task,
         num_updates=_num_sft_updates(),
         batch_size=FLAGS.sft_batch_size,
         learning_rate=FLAGS.sft_learning_rate,
         max_answer_tokens=config.max_new_tokens,
         display=display,
       )
-    return algorithm.init(params, key)
+    return algorithm.init(params, key, reward_params)
 
   return post_training.post_train(
     algorithm,
     setup.judge_fn(
-      judged,
+      parts.judged,
       engine,
       num_prompts=FLAGS.num_eval_prompts,
       batch_size=config.num_prompts * config.group_size,
@@ -384,7 +404,9 @@ def _post_train(
       max_drift=FLAGS.max_drift,
     ),
     init_fn=init,
-    abstract_state=jax.eval_shape(algorithm.init, model.params, key),
+    abstract_state=jax.eval_shape(
+      algorithm.init, parts.model.params, key, reward_params
+    ),
     metadata=settings,
     must_match=[k for k in _REMEMBERED if k != "eval_task"],
     more_fn=functools.partial(_sync_metrics, engine),

@@ -142,6 +142,41 @@ def load_model(name: str, *, seed: int) -> Model:
   )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RewardModel:
+  """A network that rates answers, and its parameters."""
+
+  network: transformer.Transformer
+  params: types.Params
+
+
+def load_reward_model(name: str | None, model: Model) -> RewardModel | None:
+  """Returns the reward model of a Hugging Face folder; None for None.
+
+  Raises:
+    ValueError: there is no such folder, it holds no network of one value, or
+      one of another vocabulary than the model's.
+  """
+  if name is None:
+    return None
+  checkpoint = huggingface.load(name)
+  if "value" not in checkpoint.params:
+    raise ValueError(
+      f"--reward_model={name} holds a language model, expected a network with"
+      " one value (Qwen2ForSequenceClassification or Llama's, with one label)"
+    )
+  if checkpoint.config.vocabulary_size != model.config.vocabulary_size:
+    raise ValueError(
+      f"--reward_model={name} knows {checkpoint.config.vocabulary_size} tokens,"
+      f" the model {model.config.vocabulary_size}; expected one of the same"
+      " tokenizer"
+    )
+  return RewardModel(
+    network=transformer.critic(checkpoint.config),
+    params=jax.tree.map(jax.numpy.asarray, checkpoint.params),
+  )
+
+
 def tiny_config(vocab_size: int) -> transformer.Config:
   """Returns a Qwen2 of about 0.3M parameters: seconds of training on a CPU."""
   return transformer.Config(

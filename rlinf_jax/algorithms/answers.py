@@ -110,16 +110,9 @@ def statistics(
     Statistics with R = B G rows, prompt by prompt.
   """
   group_size, num_new = answers.token.shape[1:]
-  by_row = lambda x: jnp.repeat(x, group_size, axis=0)
   flat = lambda x: x.reshape(-1, *x.shape[2:])
-  prompt_length_r = by_row(answers.prompt_length)
-  length_r = flat(answers.length)
-  text = jax.vmap(join)(
-    by_row(answers.prompt), prompt_length_r, flat(answers.token), length_r
-  )
-  place = jnp.broadcast_to(jnp.arange(text.shape[1]), text.shape)
-  end_r = prompt_length_r + length_r
-  segment = (place < end_r[:, None]).astype(jnp.int32)
+  text, place, segment = _texts(answers)
+  prompt_length_r = jnp.repeat(answers.prompt_length, group_size)
   # The output that foretells token n of an answer is that of the token before.
   before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)[None]
   before = jnp.clip(before, 0, text.shape[1] - 1)
@@ -137,6 +130,23 @@ def statistics(
   if critic is not None:
     value = pick(critic.apply(critic_params, text, place, segment))
   return Statistics(said.log_prob, said.entropy, value)
+
+
+def rate(
+  reward_model: transformer.Transformer, params: types.Params, answers: Answers
+) -> jax.Array:
+  """Returns what a reward model says of each answer, float32 [B, G].
+
+  Args:
+    reward_model: a network of values, read at a text's last token.
+    params: its parameters.
+    answers: with a leading axis of B prompts.
+  """
+  text, place, segment = _texts(answers)
+  value = reward_model.apply(params, text, place, segment)
+  last = jnp.maximum(jnp.sum(segment, axis=1) - 1, 0)
+  found = jnp.take_along_axis(value, last[:, None], axis=1)
+  return found.reshape(answers.length.shape)
 
 
 def token_advantages(
@@ -175,3 +185,19 @@ def token_advantages(
     gae_lambda=gae_lambda,
     mask_t=mask_n,
   )
+
+
+def _texts(answers: Answers) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns tokens, positions and segments of all texts, int32 [R, T + N]."""
+  by_row = lambda x: jnp.repeat(x, answers.token.shape[1], axis=0)
+  flat = lambda x: x.reshape(-1, *x.shape[2:])
+  prompt_length_r, length_r = (
+    by_row(answers.prompt_length),
+    flat(answers.length),
+  )
+  text = jax.vmap(join)(
+    by_row(answers.prompt), prompt_length_r, flat(answers.token), length_r
+  )
+  place = jax.lax.broadcasted_iota(jnp.int32, text.shape, 1)
+  end_r = prompt_length_r + length_r
+  return text, place, (place < end_r[:, None]).astype(jnp.int32)

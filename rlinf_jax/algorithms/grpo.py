@@ -71,6 +71,7 @@ class Config:
       worth it stays in the batch, with advantages of 0.
     discount: per token, for a critic.
     gae_lambda: in [0, 1], for a critic.
+    reward_model_weight: of what a reward model says, beside the score.
     value_weight: of the critic's loss.
     value_clip: how far the critic may move per iteration, or None.
     quantum: prompts computed at once (`flow.Spec`); it bounds memory too.
@@ -93,6 +94,7 @@ class Config:
   max_rounds: int = 1
   discount: float = 1.0
   gae_lambda: float = 1.0
+  reward_model_weight: float = 1.0
   value_weight: float = 0.5
   value_clip: float | None = None
   quantum: int | None = None
@@ -124,6 +126,7 @@ class TrainState:
 
   learner: updates.Learner  # params: Networks
   reference: types.Params  # () without one; never changes
+  reward_model: types.Params  # likewise
   version: jax.Array  # [] int32: iterations learnt from
   next_position: jax.Array  # [] int32: of the first prompt never asked
   key: jax.Array
@@ -133,13 +136,13 @@ class Grpo(NamedTuple):
   """The functions of a run.
 
   Attributes:
-    init: (actor params, key) -> TrainState; the key is consumed. A reference
-      and a critic start as the actor.
+    init: (actor params, key, reward model's params) -> TrainState; the key is
+      consumed. A reference and a critic start as the actor.
     iteration: TrainState -> (TrainState, metrics): the macro flow.
     config: see `Config`.
   """
 
-  init: Callable[[types.Params, jax.Array], TrainState]
+  init: Callable[..., TrainState]
   iteration: Callable[[TrainState], tuple[TrainState, types.Metrics]]
   config: Config
 
@@ -188,6 +191,7 @@ def make(
   config: Config,
   *,
   critic: transformer.Transformer | None = None,
+  reward_model: transformer.Transformer | None = None,
 ) -> Grpo:
   """Returns the functions of a run of GRPO or one of its family.
 
@@ -203,6 +207,8 @@ def make(
     config: see `Config`.
     critic: a network of values: advantages are then those of GAE, and
       `objective.advantage_fn` is not used.
+    reward_model: a network of values, read at an answer's end; what it says is
+      added to the score. It reads the tokens of the actor.
 
   Raises:
     ValueError: for sizes that do not fit together.
@@ -291,6 +297,14 @@ def make(
     quantum=quantum,
     name="refer",
   )
+
+  @flow.stage(items={1: 0, 2: 0}, quantum=quantum)
+  def rate(params: Any, answers_p: Any, reward_pg: Any) -> Any:
+    assert reward_model is not None
+    rated_pg = answers_lib.rate(reward_model, params, answers_p)
+    is_used_p1 = answers_p.is_used[:, None]
+    rated_pg = jnp.where(is_used_p1, rated_pg, 0.0)
+    return reward_pg + config.reward_model_weight * rated_pg
 
   def judge_fn(
     answers_p: Any, reward_pg: Any, inferred: Any, reference_pgn: Any
@@ -392,12 +406,12 @@ def make(
     return _summary(answers_b, reward_bg, judged_p, version)
 
   def one_round(
-    weights: types.Weights, position: jax.Array, is_asked: jax.Array
+    state: TrainState, weights: types.Weights, position: Any, is_asked: Any
   ) -> tuple[Answers, jax.Array]:
     position_p, request = ask(position, is_asked)
     completions = generate(weights, request)
     reward_pg = score(position_p, completions, request.is_asked)
-    return Answers(
+    answers_p = Answers(
       prompt=request.prompt,
       prompt_length=request.length,
       token=completions.token,
@@ -406,7 +420,10 @@ def make(
       log_prob=completions.log_prob,
       version=completions.version,
       is_used=request.is_asked,
-    ), reward_pg
+    )
+    if reward_model is not None:
+      reward_pg = rate(state.reward_model, answers_p, reward_pg)
+    return answers_p, reward_pg
 
   def iteration(state: TrainState) -> tuple[TrainState, types.Metrics]:
     networks = state.learner.params
@@ -415,7 +432,7 @@ def make(
     position, is_asked = state.next_position, jnp.ones((), bool)
     rounds = []
     for _ in range(config.max_rounds):
-      rounds.append(one_round(weights, position, is_asked))
+      rounds.append(one_round(state, weights, position, is_asked))
       position = jnp.where(is_asked, position + num_prompts, position)
       if config.max_rounds > 1:
         is_asked = _num_worth_it(rounds) < num_prompts
@@ -435,12 +452,15 @@ def make(
     return TrainState(
       learner=learner,
       reference=state.reference,
+      reward_model=state.reward_model,
       version=state.version + 1,
       next_position=position,
       key=key,
     ), metrics
 
-  def init(params: types.Params, key: jax.Array) -> TrainState:
+  def init(
+    params: types.Params, key: jax.Array, reward_params: types.Params = ()
+  ) -> TrainState:
     # A copy: what learns may be donated, the reference may not.
     copied = jax.tree.map(jnp.array, params)
     critic_params: Any = ()
@@ -449,6 +469,7 @@ def make(
     return TrainState(
       learner=update.init(Networks(copied, critic_params)),
       reference=jax.tree.map(jnp.array, params) if config.kl_weight else (),
+      reward_model=reward_params,
       version=jnp.zeros((), jnp.int32),
       next_position=jnp.zeros((), jnp.int32),
       key=key,

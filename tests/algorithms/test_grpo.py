@@ -402,3 +402,42 @@ def test_every_algorithm_learns_what_pays(name, seed):
     rewards.append(float(metrics["reward"]))
   assert np.mean(rewards[-5:]) > np.mean(rewards[:3]) + 0.2
   assert np.mean(rewards[-5:]) > 0.8
+
+
+@compiles
+def test_a_reward_model_is_read_at_an_answers_end():
+  params = transformer.critic_params(PARAMS)
+  params["value"] = jax.random.normal(jax.random.key(1), (1, 32))
+  given = answers.Answers(
+    prompt=jnp.array([[4, 5, 0]]),
+    prompt_length=jnp.array([2]),
+    token=jnp.array([[[6, 7, 0], [8, 9, 10]]]),
+    length=jnp.array([[2, 3]]),
+    is_stopped=jnp.ones((1, 2), bool),
+    log_prob=jnp.zeros((1, 2, 3)),
+    version=jnp.zeros((1, 2, 3), jnp.int32),
+    is_used=jnp.ones(1, bool),
+  )
+  rated = answers.rate(CRITIC, params, given)
+  for g, text in enumerate(([4, 5, 6, 7], [4, 5, 8, 9, 10])):
+    token = jnp.array(text)[None]
+    place = jnp.arange(len(text))[None]
+    value = CRITIC.apply(params, token, place, jnp.ones_like(place))[0, -1]
+    np.testing.assert_allclose(rated[0, g], value, atol=1e-5)
+
+
+@compiles
+def test_what_a_reward_model_says_is_added_to_the_score():
+  params = transformer.critic_params(PARAMS)
+  params["value"] = jax.random.normal(jax.random.key(1), (1, 32))
+  algorithm = make(
+    reward_model=CRITIC, score_fn=lambda p, c: np.ones(c.length.shape, "f4")
+  )
+  state = algorithm.init(PARAMS, jax.random.key(0), params)
+  after, metrics = algorithm.iteration(state)
+  assert metrics["signal"] == 1.0  # its values differ, the scores do not
+  assert metrics["reward"] != 1.0
+  for a, b in zip(
+    jax.tree.leaves(state.reward_model), jax.tree.leaves(after.reward_model)
+  ):
+    np.testing.assert_array_equal(a, b)
