@@ -45,7 +45,12 @@ PROCEDURAL: dict[str, Callable[..., types.Prompt]] = {
   "countdown": data.countdown,
 }
 RECIPES = {
-  "arithmetic": Recipe(reward="exact", max_prompt_tokens=6, max_new_tokens=4),
+  "arithmetic": Recipe(
+    reward="exact",
+    max_prompt_tokens=6,
+    max_new_tokens=4,
+    task_args={"min_digits": 2},
+  ),
   "sorting": Recipe(reward="exact", max_prompt_tokens=24, max_new_tokens=20),
   "countdown": Recipe(
     reward="countdown", max_prompt_tokens=28, max_new_tokens=24

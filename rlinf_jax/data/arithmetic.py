@@ -19,19 +19,18 @@ def arithmetic(
   num_digits: int = 2,
   operators: str = "+",
   num_terms: int = 2,
-  is_padded: bool = False,
+  min_digits: int = 1,
 ) -> types.Prompt:
   """Returns a sum (or difference, or product) to compute, such as "37+5=".
 
   Args:
     index: of the prompt.
     seed: of the data set.
-    num_digits: of each number, at most; numbers are uniform in
-      [0, 10^num_digits).
+    num_digits: of each number, at most; numbers are uniform below
+      10^num_digits.
     operators: some of "+-*", each as likely as the others.
     num_terms: how many numbers; products are computed before sums.
-    is_padded: whether zeros fill numbers to num_digits, and answers to what
-      the greatest may need, as in "07+45=052": each digit has its place.
+    min_digits: of each number, at least; 1 includes 0.
 
   Returns:
     A prompt with the answer in decimal, and as metadata "task", "terms" and
@@ -40,31 +39,26 @@ def arithmetic(
   Raises:
     ValueError: a setting is out of range.
   """
-  if num_digits < 1 or num_terms < 2:
+  if not 1 <= min_digits <= num_digits or num_terms < 2:
     raise ValueError(
-      f"Given num_digits={num_digits}, num_terms={num_terms}; expected at "
-      "least 1 digit and 2 terms."
+      f"Given num_digits={num_digits}, min_digits={min_digits}, "
+      f"num_terms={num_terms}; expected 1 <= min_digits <= num_digits and at "
+      "least 2 terms."
     )
   if not operators or set(operators) - set(_OPERATIONS):
     raise ValueError(
       f"Given operators={operators!r}, expected some of '+-*' in one string."
     )
   draw = procedural.generator("arithmetic", index, seed)
-  terms = [draw.randrange(10**num_digits) for _ in range(num_terms)]
+  least = 10 ** (min_digits - 1) if min_digits > 1 else 0
+  terms = [draw.randrange(least, 10**num_digits) for _ in range(num_terms)]
   chosen = [draw.choice(operators) for _ in range(num_terms - 1)]
-  value = _value(terms, chosen)
-  width = answer_width = 0
-  if is_padded:
-    width = num_digits
-    most = 10**num_digits - 1
-    greatest = max(num_terms * most, most**num_terms * ("*" in operators))
-    answer_width = len(str(greatest)) + ("-" in operators)
-  text = f"{terms[0]:0{width}d}"
+  text = str(terms[0])
   for operator, term in zip(chosen, terms[1:]):
-    text += f"{operator}{term:0{width}d}"
+    text += f"{operator}{term}"
   return types.Prompt(
     text=f"{text}=",
-    answer=f"{value:0{answer_width}d}",
+    answer=str(_value(terms, chosen)),
     metadata={"task": "arithmetic", "terms": terms, "operators": chosen},
   )
 
