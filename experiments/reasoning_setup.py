@@ -30,13 +30,11 @@ class Recipe:
     reward: a key of `REWARDS`.
     max_prompt_tokens: of the task's longest prompt.
     max_new_tokens: of its longest answer, with its end.
-    task_args: of the task's function.
   """
 
   reward: str
   max_prompt_tokens: int
   max_new_tokens: int
-  task_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 PROCEDURAL: dict[str, Callable[..., types.Prompt]] = {
@@ -45,12 +43,7 @@ PROCEDURAL: dict[str, Callable[..., types.Prompt]] = {
   "countdown": data.countdown,
 }
 RECIPES = {
-  "arithmetic": Recipe(
-    reward="exact",
-    max_prompt_tokens=6,
-    max_new_tokens=4,
-    task_args={"min_digits": 2},
-  ),
+  "arithmetic": Recipe(reward="exact", max_prompt_tokens=6, max_new_tokens=4),
   "sorting": Recipe(reward="exact", max_prompt_tokens=24, max_new_tokens=20),
   "countdown": Recipe(
     reward="countdown", max_prompt_tokens=28, max_new_tokens=24

@@ -19,18 +19,16 @@ def arithmetic(
   num_digits: int = 2,
   operators: str = "+",
   num_terms: int = 2,
-  min_digits: int = 1,
 ) -> types.Prompt:
   """Returns a sum (or difference, or product) to compute, such as "37+5=".
 
   Args:
     index: of the prompt.
     seed: of the data set.
-    num_digits: of each number, at most; numbers are uniform below
-      10^num_digits.
+    num_digits: of each number, at most; numbers are uniform in
+      [0, 10^num_digits).
     operators: some of "+-*", each as likely as the others.
     num_terms: how many numbers; products are computed before sums.
-    min_digits: of each number, at least; 1 includes 0.
 
   Returns:
     A prompt with the answer in decimal, and as metadata "task", "terms" and
@@ -39,19 +37,17 @@ def arithmetic(
   Raises:
     ValueError: a setting is out of range.
   """
-  if not 1 <= min_digits <= num_digits or num_terms < 2:
+  if num_digits < 1 or num_terms < 2:
     raise ValueError(
-      f"Given num_digits={num_digits}, min_digits={min_digits}, "
-      f"num_terms={num_terms}; expected 1 <= min_digits <= num_digits and at "
-      "least 2 terms."
+      f"Given num_digits={num_digits}, num_terms={num_terms}; expected at "
+      "least 1 digit and 2 terms."
     )
   if not operators or set(operators) - set(_OPERATIONS):
     raise ValueError(
       f"Given operators={operators!r}, expected some of '+-*' in one string."
     )
   draw = procedural.generator("arithmetic", index, seed)
-  least = 10 ** (min_digits - 1) if min_digits > 1 else 0
-  terms = [draw.randrange(least, 10**num_digits) for _ in range(num_terms)]
+  terms = [draw.randrange(10**num_digits) for _ in range(num_terms)]
   chosen = [draw.choice(operators) for _ in range(num_terms - 1)]
   text = str(terms[0])
   for operator, term in zip(chosen, terms[1:]):

@@ -43,7 +43,6 @@ def test_prompts_stay_what_they_were():
   ("options", "pattern"),
   [
     ({}, r"\d{1,2}\+\d{1,2}="),
-    ({"min_digits": 2}, r"[1-9]\d\+[1-9]\d="),
     ({"num_digits": 3, "operators": "-"}, r"\d{1,3}-\d{1,3}="),
     ({"num_terms": 3, "operators": "*+"}, r"\d+[*+]\d+[*+]\d+="),
   ],
@@ -91,7 +90,6 @@ def test_countdown_has_a_solution(num_items):
   ("task_fn", "options", "match"),
   [
     (data.arithmetic, {"num_digits": 0}, "num_digits=0"),
-    (data.arithmetic, {"min_digits": 3}, "min_digits=3"),
     (data.arithmetic, {"operators": "+/"}, "operators='\\+/'"),
     (data.arithmetic, {"operators": ""}, "operators=''"),
     (data.sorting, {"min_items": 7}, "min_items=7"),
