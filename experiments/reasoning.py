@@ -91,7 +91,7 @@ flags.DEFINE_bool(
   "With --staleness: new weights reach vLLM at once; answers under way go on"
   " with them, and each token has its version.",
 )
-flags.DEFINE_integer("num_iterations", 450, "Trips through the flow.", 0)
+flags.DEFINE_integer("num_iterations", 400, "Trips through the flow.", 0)
 flags.DEFINE_integer(
   "sft_updates",
   None,
@@ -103,7 +103,7 @@ flags.DEFINE_float("sft_learning_rate", 2e-3, "Of those updates.", 0.0)
 flags.DEFINE_float(
   "learning_rate",
   None,
-  "AdamW's, at its greatest. Default: 5e-4 for the tiny model, else 1e-6.",
+  "AdamW's, at its greatest. Default: 4e-4 for the tiny model, else 1e-6.",
   0.0,
 )
 flags.DEFINE_float(
@@ -489,7 +489,7 @@ def _num_sft_updates() -> int:
 def _learning_rate() -> float:
   if FLAGS.learning_rate is not None:
     return FLAGS.learning_rate
-  return 5e-4 if FLAGS.model == setup.TINY else 1e-6
+  return 4e-4 if FLAGS.model == setup.TINY else 1e-6
 
 
 def _learning_rate_end() -> float:

@@ -78,7 +78,7 @@ class Config:
     seed: of the answers.
   """
 
-  num_prompts: int = 128
+  num_prompts: int = 64
   group_size: int = 8
   max_prompt_tokens: int = 16
   max_new_tokens: int = 16
