@@ -385,23 +385,23 @@ ALGORITHMS = {
 
 @pytest.mark.slow
 @pytest.mark.optimised
-@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_learns_what_pays(name, seed):
-  config = dataclasses.replace(CONFIG, num_prompts=8, group_size=8, seed=seed)
+def test_every_algorithm_learns_what_pays(name):
   algorithm = make(
-    config,
+    dataclasses.replace(CONFIG, num_prompts=8, group_size=8),
     objective=ALGORITHMS[name],
     optimizer=optax.adam(3e-3),
     critic=CRITIC if name == "ppo" else None,
   )
-  state = start(algorithm, seed)
-  rewards = []
-  for _ in range(25):
-    state, metrics = algorithm.iteration(state)
-    rewards.append(float(metrics["reward"]))
-  assert np.mean(rewards[-5:]) > np.mean(rewards[:3]) + 0.2
-  assert np.mean(rewards[-5:]) > 0.8
+  for seed in range(3):
+    # Seeds of answers follow from positions: these are three unlike runs.
+    state = start(algorithm).replace(next_position=jnp.int32(10_000 * seed))
+    rewards = []
+    for _ in range(25):
+      state, metrics = algorithm.iteration(state)
+      rewards.append(float(metrics["reward"]))
+    assert np.mean(rewards[-5:]) > np.mean(rewards[:3]) + 0.2, seed
+    assert np.mean(rewards[-5:]) > 0.8, seed
 
 
 @compiles
