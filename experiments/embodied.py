@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import pathlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 from absl import app, flags, logging
 
 import envs
-from experiments import recipes
+from experiments import plan_flags, recipes
 from rlinf_jax import checkpoints, runtime, training
 from rlinf_jax.algorithms import ppo
 from rlinf_jax.reporting import curves, memory, metrics, summary
-from rlinf_jax.runtime import machines, meshes
-from scheduler import errors, planners
+from rlinf_jax.runtime import meshes
+from scheduler import errors
 
 FLAGS = flags.FLAGS
 
@@ -68,36 +67,7 @@ flags.DEFINE_integer(
   " CPU device. On CPU so many virtual devices are made.",
   1,
 )
-flags.DEFINE_string(
-  "plan",
-  None,
-  "How stages are placed and ordered: a planner ("
-  + ", ".join(planners.PLANNERS)
-  + ") or the path of a plan's JSON. The stages are then measured first."
-  " Default: one program on all devices.",
-)
-flags.DEFINE_integer(
-  "staleness",
-  0,
-  "With --plan: how many updates old the weights that act may be; iterations"
-  " then overlap.",
-  0,
-)
-flags.DEFINE_float(
-  "memory_gb",
-  None,
-  "With --plan: memory of each device; less than it has emulates smaller ones.",
-  0.0,
-)
-flags.DEFINE_string(
-  "profile",
-  None,
-  "With --plan: file of a measured profile, read if it is of this run's stages"
-  " and shapes, else measured and written. Default: in the run's folder.",
-)
-flags.DEFINE_bool(
-  "explain", False, "With --plan: print the plan, and predicted and real times."
-)
+flags.adopt_module_key_flags(plan_flags)
 flags.DEFINE_string(
   "loss",
   None,
@@ -194,7 +164,7 @@ def main(argv: list[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
   _configure()
   try:
-    _check_plan()
+    plan_flags.check()
     settings, directory = _settings()
     env, judge, algorithm = recipes.build(
       settings,
@@ -245,7 +215,9 @@ def main(argv: list[str]) -> None:
       mesh=mesh,
       has_success=env.success_metric is not None,
       is_resumable=env.is_resumable,
-      transform=_transform(directory),
+      transform=plan_flags.transform(
+        directory, num_devices=FLAGS.num_devices, donate=True
+      ),
       explain=FLAGS.explain,
     )
   except (
@@ -338,39 +310,6 @@ def _mesh() -> jax.sharding.Mesh | None:
   if num is None:
     num = 1 if jax.default_backend() == "cpu" else len(jax.devices())
   return None if num == 1 else meshes.items_mesh(num)
-
-
-def _check_plan() -> None:
-  """Raises ValueError for flags that --plan lacks, or for a plan unknown."""
-  plan = FLAGS.plan
-  if plan is None:
-    for name in ("staleness", "memory_gb", "profile", "explain"):
-      if FLAGS[name].present and FLAGS[name].value:
-        raise ValueError(f"--{name} needs --plan, such as --plan=auto")
-  elif plan not in planners.PLANNERS and not pathlib.Path(plan).is_file():
-    raise ValueError(
-      f"--plan={plan} is neither a planner ({', '.join(planners.PLANNERS)}) nor"
-      " a file"
-    )
-
-
-def _transform(
-  directory: pathlib.Path,
-) -> Callable[..., runtime.M2Flow] | None:
-  """Returns what puts an iteration under --plan; None without one."""
-  if FLAGS.plan is None:
-    return None
-  budget_bytes = FLAGS.memory_gb and int(FLAGS.memory_gb * 1e9)
-  directory.mkdir(parents=True, exist_ok=True)
-  return functools.partial(
-    runtime.m2flow,
-    plan=FLAGS.plan,
-    staleness=FLAGS.staleness,
-    machine=machines.of_process(FLAGS.num_devices, memory_bytes=budget_bytes),
-    budget_bytes=budget_bytes,
-    profile_path=FLAGS.profile or directory / "profile.json",
-    donate=True,
-  )
 
 
 def _describe_devices(mesh: jax.sharding.Mesh | None) -> str:

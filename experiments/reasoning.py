@@ -29,14 +29,14 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 
+from experiments import plan_flags
 from experiments import reasoning_setup as setup
 from rlinf_jax import checkpoints, rollout, runtime, types
 from rlinf_jax.algorithms import grpo
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.reporting import curves, metrics, progress
-from rlinf_jax.runtime import machines
 from rlinf_jax.training import post_training, tasks
-from scheduler import errors, planners
+from scheduler import errors
 
 FLAGS = flags.FLAGS
 
@@ -179,20 +179,8 @@ flags.DEFINE_float(
   " under the same weights, before the run stops.",
   0.0,
 )
-flags.DEFINE_string(
-  "plan",
-  None,
-  "How stages are placed and ordered: a planner ("
-  + ", ".join(planners.PLANNERS)
-  + ") or the path of a plan's JSON. Default: one stage after the other.",
-)
 flags.DEFINE_integer("num_devices", 1, "Devices; on CPU virtual ones.", 1)
-flags.DEFINE_integer(
-  "staleness", 0, "With --plan: how many updates old what generates is.", 0
-)
-flags.DEFINE_float("memory_gb", None, "With --plan: of each device.", 0.0)
-flags.DEFINE_string("profile", None, "With --plan: file of a profile.")
-flags.DEFINE_bool("explain", False, "With --plan: print it, and times.")
+flags.adopt_module_key_flags(plan_flags)
 flags.DEFINE_string("run_dir", None, "Default: runs/TASK/DATE-TIME.")
 flags.DEFINE_string("resume", None, "Folder of a run to go on with.")
 flags.DEFINE_integer(
@@ -248,7 +236,7 @@ def _configure() -> None:
 
 def _run() -> None:
   directory = _directory()
-  _check_plan()
+  plan_flags.check()
   settings = {name: getattr(FLAGS, name) for name in _REMEMBERED}
   recipe = setup.recipe(FLAGS.task)
   task_args = setup.read_args(FLAGS.task_arg)
@@ -411,7 +399,9 @@ def _post_train(
     must_match=[k for k in _REMEMBERED if k != "eval_task"],
     more_fn=functools.partial(_sync_metrics, engine),
     sync_fn=_sync_fn(engine),
-    transform=_transform(directory),
+    transform=plan_flags.transform(
+      directory, num_devices=FLAGS.num_devices, donate=False
+    ),
     explain=FLAGS.explain,
   )
 
@@ -537,37 +527,6 @@ def _engine(
       flush=True,
     )
     yield engine
-
-
-def _check_plan() -> None:
-  """Raises ValueError for flags that --plan lacks, or for a plan unknown."""
-  plan = FLAGS.plan
-  if plan is None:
-    for name in ("staleness", "memory_gb", "profile", "explain"):
-      if FLAGS[name].present and FLAGS[name].value:
-        raise ValueError(f"--{name} needs --plan, such as --plan=disaggregated")
-  elif plan not in planners.PLANNERS and not pathlib.Path(plan).is_file():
-    raise ValueError(
-      f"--plan={plan} is neither a planner ({', '.join(planners.PLANNERS)}) nor"
-      " a file"
-    )
-
-
-def _transform(
-  directory: pathlib.Path,
-) -> Callable[..., runtime.M2Flow] | None:
-  """Returns what puts an iteration under --plan; None without one."""
-  if FLAGS.plan is None:
-    return None
-  budget_bytes = FLAGS.memory_gb and int(FLAGS.memory_gb * 1e9)
-  return functools.partial(
-    runtime.m2flow,
-    plan=FLAGS.plan,
-    staleness=FLAGS.staleness,
-    machine=machines.of_process(FLAGS.num_devices, memory_bytes=budget_bytes),
-    budget_bytes=budget_bytes,
-    profile_path=FLAGS.profile or directory / "profile.json",
-  )
 
 
 def _report(
