@@ -32,10 +32,10 @@ from absl import app, flags, logging
 from experiments import plan_flags
 from experiments import reasoning_setup as setup
 from rlinf_jax import checkpoints, rollout, runtime, types
-from rlinf_jax.algorithms import grpo
+from rlinf_jax.algorithms import grpo, grpo_config
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.reporting import curves, metrics, progress
-from rlinf_jax.training import post_training, tasks
+from rlinf_jax.training import post_training, tasks, warm_start
 from scheduler import errors
 
 FLAGS = flags.FLAGS
@@ -306,7 +306,7 @@ def _run() -> None:
       task.ask,
       task.score,
       objective,
-      grpo.adamw(
+      grpo_config.adamw(
         learning_rate=_learning_rate(),
         learning_rate_end=_learning_rate_end(),
         num_updates=(
@@ -359,7 +359,7 @@ def _post_train(
   def init(display: progress.Progress) -> grpo.TrainState:
     params = parts.model.params
     if _num_sft_updates():
-      params = post_training.warm_start(
+      params = warm_start.fine_tune(
         parts.language_model,
         params,
         parts.task,

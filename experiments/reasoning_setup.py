@@ -14,7 +14,7 @@ import jax
 
 from envs import user_file
 from rlinf_jax import data, losses, rewards, rollout, types
-from rlinf_jax.algorithms import grpo
+from rlinf_jax.algorithms import grpo_config
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.training import tasks
 
@@ -78,7 +78,7 @@ OBJECTIVES: dict[str, Callable[..., losses.Objective]] = {
   PPO: losses.objectives.reinforce_plus_plus,
 }
 KLS = {"k1": losses.kl_k1, "k2": losses.kl_k2, "k3": losses.kl_k3}
-CORRECTIONS: dict[str, grpo.CorrectionFn | None] = {
+CORRECTIONS: dict[str, grpo_config.CorrectionFn | None] = {
   "none": None,
   "token_truncated": losses.corrections.token_truncated,
   "token_masked": losses.corrections.token_masked,

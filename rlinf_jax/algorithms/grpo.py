@@ -32,73 +32,19 @@ from flax import struct
 
 from rlinf_jax import flow, losses, types
 from rlinf_jax.algorithms import answers as answers_lib
-from rlinf_jax.algorithms import minibatches, updates
+from rlinf_jax.algorithms import (
+  grpo_config,
+  grpo_losses,
+  minibatches,
+  updates,
+)
 from rlinf_jax.models import transformer
 
 Answers = answers_lib.Answers
 Judged = answers_lib.Judged
-CorrectionFn = Callable[
-  [jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]
-]
-KlFn = Callable[[jax.Array, jax.Array], jax.Array]
+Config = grpo_config.Config
 AskFn = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 ScoreFn = Callable[[np.ndarray, types.Completions], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-  """How answers are asked for and learnt from.
-
-  Attributes:
-    num_prompts: P, per iteration.
-    group_size: G, answers to each.
-    max_prompt_tokens: T.
-    max_new_tokens: N.
-    temperature: at which answers are sampled, above 0.
-    num_epochs: passes over an iteration's answers.
-    num_minibatches: updates per pass; each sees P / num_minibatches prompts.
-    kl_weight: of the divergence from the reference model; 0 needs none.
-    kl_in_reward: whether it is taken from rewards, and not added to the loss.
-    kl_fn: estimates it, (log_prob_n, reference_log_prob_n) -> [N].
-    entropy_weight: of the entropy bonus.
-    correction_fn: weighs tokens that another program sampled than learns, see
-      `losses.corrections`; with `token_truncated` and no bound, PPO decoupled
-      from the policy that acted. None trusts the engine.
-    overlong_tokens: over how many tokens before max_new_tokens the reward falls
-      by 1 in all; 0 is never.
-    max_rounds: how often an iteration asks for P more prompts while fewer than
-      P groups are worth learning from (their rewards differ). At 1, what is not
-      worth it stays in the batch, with advantages of 0.
-    discount: per token, for a critic.
-    gae_lambda: in [0, 1], for a critic.
-    reward_model_weight: of what a reward model says, beside the score.
-    value_weight: of the critic's loss.
-    value_clip: how far the critic may move per iteration, or None.
-    quantum: prompts computed at once (`flow.Spec`); it bounds memory too.
-    seed: of the answers.
-  """
-
-  num_prompts: int = 64
-  group_size: int = 8
-  max_prompt_tokens: int = 16
-  max_new_tokens: int = 16
-  temperature: float = 1.0
-  num_epochs: int = 1
-  num_minibatches: int = 1
-  kl_weight: float = 0.0
-  kl_in_reward: bool = False
-  kl_fn: KlFn = losses.kl_k3
-  entropy_weight: float = 0.0
-  correction_fn: CorrectionFn | None = None
-  overlong_tokens: int = 0
-  max_rounds: int = 1
-  discount: float = 1.0
-  gae_lambda: float = 1.0
-  reward_model_weight: float = 1.0
-  value_weight: float = 0.5
-  value_clip: float | None = None
-  quantum: int | None = None
-  seed: int = 0
 
 
 class Engine(Protocol):
@@ -147,40 +93,6 @@ class Grpo(NamedTuple):
   config: Config
 
 
-def check_config(config: Config) -> None:
-  """Raises ValueError for sizes that do not fit together."""
-  sizes = (
-    "num_prompts",
-    "group_size",
-    "max_prompt_tokens",
-    "max_new_tokens",
-    "num_epochs",
-    "num_minibatches",
-    "max_rounds",
-  )
-  for name in sizes:
-    if getattr(config, name) < 1:
-      raise ValueError(f"{name} is {getattr(config, name)}; give 1 or more")
-  if config.temperature <= 0.0:
-    raise ValueError(
-      f"temperature is {config.temperature}; give more than 0: the likeliest"
-      " answer teaches nothing"
-    )
-  if config.num_prompts % config.num_minibatches:
-    raise ValueError(
-      f"num_prompts is {config.num_prompts}, which num_minibatches ="
-      f" {config.num_minibatches} does not divide; make it a multiple"
-    )
-  if config.quantum and (
-    config.num_prompts // config.num_minibatches % config.quantum
-  ):
-    raise ValueError(
-      f"quantum is {config.quantum}, but a minibatch has"
-      f" {config.num_prompts // config.num_minibatches} prompts; choose a"
-      " divisor of that"
-    )
-
-
 def make(
   model: transformer.Transformer,
   engine: Engine,
@@ -213,7 +125,7 @@ def make(
   Raises:
     ValueError: for sizes that do not fit together.
   """
-  check_config(config)
+  grpo_config.check_config(config)
   num_prompts, group_size = config.num_prompts, config.group_size
   quantum = config.quantum
   is_groupwise = objective.is_groupwise and critic is None
@@ -311,8 +223,10 @@ def make(
   ) -> Judged:
     old_log_prob_pgn, value_pgn = inferred
     mask_pgn = answers_lib.mask(answers_p)
-    reward_pg = _shaped(reward_pg, answers_p, config)
-    kl_pgn = _kl(old_log_prob_pgn, reference_pgn, mask_pgn, config)
+    reward_pg = grpo_losses.shaped(reward_pg, answers_p, config)
+    kl_pgn = grpo_losses.divergence(
+      old_log_prob_pgn, reference_pgn, mask_pgn, config
+    )
     target_pgn: Any = ()
     if critic is not None:
       advantage_pgn, target_pgn = jax.vmap(
@@ -367,7 +281,7 @@ def make(
     mask_rn = flat(answers_lib.mask(judged_b.answers))
     engine_rn = flat(judged_b.answers.log_prob)
     loss_rn, counts_rn, metrics = jax.vmap(
-      functools.partial(_row_loss, objective, config)
+      functools.partial(grpo_losses.row_loss, objective, config)
     )(said, rows, engine_rn, mask_rn)
     sum_r, weight_r = jax.vmap(objective.aggregation_fn)(loss_rn, counts_rn)
     num_tokens = jnp.sum(mask_rn, dtype=jnp.float32)
@@ -403,7 +317,7 @@ def make(
   def summarise(
     answers_b: Any, reward_bg: Any, judged_p: Judged, version: Any
   ) -> Any:
-    return _summary(answers_b, reward_bg, judged_p, version)
+    return grpo_losses.summary(answers_b, reward_bg, judged_p, version)
 
   def one_round(
     state: TrainState, weights: types.Weights, position: Any, is_asked: Any
@@ -478,49 +392,6 @@ def make(
   return Grpo(init, iteration, config)
 
 
-def adamw(
-  *,
-  learning_rate: float,
-  learning_rate_end: float,
-  num_updates: int,
-  max_grad_norm: float = 1.0,
-  weight_decay: float = 0.0,
-  num_warmup_updates: int = 0,
-) -> optax.GradientTransformation:
-  """Returns AdamW with clipped gradients and a step size that rises at first.
-
-  Args:
-    learning_rate: after the first updates.
-    learning_rate_end: after the last, reached linearly.
-    num_updates: in all.
-    max_grad_norm: gradients of a larger global norm are scaled down to it.
-    weight_decay: of matrices, per unit of learning rate.
-    num_warmup_updates: over which the step size rises linearly.
-  """
-  rise = optax.linear_schedule(
-    learning_rate / (num_warmup_updates + 1), learning_rate, num_warmup_updates
-  )
-  fall = optax.linear_schedule(
-    learning_rate, learning_rate_end, max(num_updates - num_warmup_updates, 1)
-  )
-  schedule = optax.join_schedules([rise, fall], [num_warmup_updates])
-  return optax.chain(
-    optax.clip_by_global_norm(max_grad_norm),
-    optax.adamw(
-      schedule,
-      b2=0.99,
-      weight_decay=weight_decay,
-      mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params),
-    ),
-  )
-
-
-def _seeds(config: Config, position: int) -> np.ndarray:
-  """Returns a seed for each answer to a prompt in its turn, uint32 [G]."""
-  entropy = np.random.SeedSequence([config.seed, position])
-  return entropy.generate_state(config.group_size, np.uint32)
-
-
 def _num_worth_it(rounds: Any) -> jax.Array:
   counts = [
     jnp.sum(answers.is_used & jax.vmap(losses.has_signal)(reward))
@@ -529,91 +400,7 @@ def _num_worth_it(rounds: Any) -> jax.Array:
   return sum(counts, jnp.zeros((), jnp.int32))
 
 
-def _shaped(reward_pg: jax.Array, answers_p: Answers, config: Config) -> Any:
-  if not config.overlong_tokens:
-    return reward_pg
-  return reward_pg + losses.overlong_penalty(
-    answers_p.length,
-    max_tokens=config.max_new_tokens,
-    buffer_tokens=config.overlong_tokens,
-  )
-
-
-def _kl(
-  log_prob_pgn: Any, reference_pgn: Any, mask_pgn: Any, config: Config
-) -> jax.Array:
-  """Returns the divergence from the reference at each token, or zeros."""
-  if isinstance(reference_pgn, tuple):
-    return jnp.zeros(mask_pgn.shape, jnp.float32)
-  kl_pgn = jax.vmap(jax.vmap(config.kl_fn))(log_prob_pgn, reference_pgn)
-  return jnp.where(mask_pgn, kl_pgn, 0.0)
-
-
-def _row_loss(
-  objective: losses.Objective,
-  config: Config,
-  said: answers_lib.Statistics,
-  row: Judged,
-  engine_log_prob_n: jax.Array,
-  mask_n: jax.Array,
-) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-  """Returns the loss of one answer's tokens, which of them count, metrics."""
-  policy_loss_n = objective.loss_fn(
-    said.log_prob, row.old_log_prob, row.advantage, mask_n
-  )
-  counts_n = mask_n
-  metrics = {
-    "entropy": said.entropy,
-    "kl_to_old": losses.kl_k3(row.old_log_prob, said.log_prob),
-  }
-  if config.correction_fn is not None:
-    weight_n, counts_n = config.correction_fn(
-      row.old_log_prob, engine_log_prob_n, mask_n
-    )
-    policy_loss_n = policy_loss_n * weight_n
-    metrics["correction"] = weight_n
-  loss_n = policy_loss_n - config.entropy_weight * said.entropy
-  if config.kl_weight:
-    kl_n = config.kl_fn(said.log_prob, row.reference_log_prob)
-    metrics["kl_to_reference"] = kl_n
-    if not config.kl_in_reward:
-      loss_n += config.kl_weight * kl_n
-  if not isinstance(said.value, tuple):
-    value_loss_n = losses.value_loss(
-      said.value,
-      row.target,
-      old_value_t=None if config.value_clip is None else row.old_value,
-      clip=config.value_clip,
-    )
-    metrics["value_loss"] = value_loss_n
-    loss_n += config.value_weight * value_loss_n
-  # What lies beyond an answer's end is not a number to be differentiated.
-  return jnp.where(mask_n, loss_n, 0.0), counts_n, metrics
-
-
-def _summary(
-  answers_b: Answers, reward_bg: Any, judged_p: Judged, version: Any
-) -> types.Metrics:
-  """Returns metrics of what was generated (B) and of what was learnt from."""
-  count = lambda x: jnp.maximum(jnp.sum(x, dtype=jnp.float32), 1.0)
-  is_asked_b = answers_b.is_used
-  is_asked_bg = jnp.broadcast_to(is_asked_b[:, None], reward_bg.shape)
-  mean = lambda x_bg: (
-    jnp.sum(jnp.where(is_asked_bg, x_bg, 0.0)) / count(is_asked_bg)
-  )
-  signal_b = jax.vmap(losses.has_signal)(reward_bg) & is_asked_b
-  mask_pgn = answers_lib.mask(judged_p.answers)
-  is_current = mask_pgn & (judged_p.answers.version == version)
-  drift_pgn = jnp.abs(judged_p.old_log_prob - judged_p.answers.log_prob)
-  age_pgn = (version - judged_p.answers.version).astype(jnp.float32)
-  return {
-    "reward": mean(reward_bg),
-    "reward_max": jnp.max(jnp.where(is_asked_bg, reward_bg, -jnp.inf)),
-    "answer_tokens": mean(answers_b.length.astype(jnp.float32)),
-    "cut": mean((~answers_b.is_stopped).astype(jnp.float32)),
-    "signal": jnp.sum(signal_b, dtype=jnp.float32) / count(is_asked_b),
-    "num_prompts": jnp.sum(is_asked_b, dtype=jnp.float32),
-    "num_learnt": jnp.sum(judged_p.answers.is_used, dtype=jnp.float32),
-    "drift": jnp.max(jnp.where(is_current, drift_pgn, 0.0)),
-    "staleness": jnp.sum(jnp.where(mask_pgn, age_pgn, 0.0)) / count(mask_pgn),
-  }
+def _seeds(config: Config, position: int) -> np.ndarray:
+  """Returns a seed for each answer to a prompt in its turn, uint32 [G]."""
+  entropy = np.random.SeedSequence([config.seed, position])
+  return entropy.generate_state(config.group_size, np.uint32)

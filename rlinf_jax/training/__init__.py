@@ -1,10 +1,10 @@
 """Training runs: programs compiled ahead, and the loops that run them.
 
 `train` is the loop of robot policies; `post_training` is that of language
-models, and `tasks` what they are asked.
+models, `warm_start` what may come before, and `tasks` what they are asked.
 """
 
-from rlinf_jax.training import post_training, tasks
+from rlinf_jax.training import post_training, tasks, warm_start
 from rlinf_jax.training.programs import (
   Evaluation,
   Programs,
@@ -30,5 +30,6 @@ __all__ = [
   "post_training",
   "tasks",
   "train",
+  "warm_start",
   "write_result",
 ]

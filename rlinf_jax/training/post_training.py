@@ -1,4 +1,4 @@
-"""A run of post-training: warm start, iterate, judge, save; stop, resume."""
+"""A run of post-training: iterate, judge, save; stop, resume."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
-from rlinf_jax import checkpoints, flow, runtime, types
-from rlinf_jax.algorithms import grpo, sft
-from rlinf_jax.models import transformer
+from rlinf_jax import checkpoints, runtime, types
+from rlinf_jax.algorithms import grpo
 from rlinf_jax.reporting import interrupts, metrics, progress
 from rlinf_jax.training import tasks
 
@@ -73,75 +71,6 @@ class Result:
   before: tasks.Judgement
   after: tasks.Judgement | None
   params: types.Params
-
-
-def warm_start(
-  model: transformer.Transformer,
-  params: types.Params,
-  task: tasks.Task,
-  *,
-  num_updates: int,
-  batch_size: int,
-  learning_rate: float,
-  max_answer_tokens: int,
-  display: progress.Progress,
-) -> types.Params:
-  """Returns parameters after supervised fine-tuning on a task's answers.
-
-  Args:
-    model: a language model.
-    params: where it begins.
-    task: whose prompts have answers.
-    num_updates: of AdamW; the step size rises over the first 50.
-    batch_size: examples of an update.
-    learning_rate: at its greatest.
-    max_answer_tokens: of an answer and its end.
-    display: shows how it goes.
-
-  Raises:
-    ValueError: a prompt has no answer, or one that is too long.
-  """
-  # Not annealed: what is left of its noise is what rewards remove first.
-  schedule = optax.linear_schedule(0.0, learning_rate, min(50, num_updates))
-  optimizer = optax.chain(
-    optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99)
-  )
-  update = sft.make(model, optimizer)
-  step = flow.fuse(update.step, donate=(0,))
-  row_size = task.max_prompt_tokens + max_answer_tokens
-  learner = update.init(jax.tree.map(jax.numpy.array, params))
-  key = jax.random.key(0)
-  with display.phase(f"warm start of {num_updates:,} updates"):
-    for i in range(num_updates):
-      positions = range(i * batch_size, (i + 1) * batch_size)
-      pairs = [_example(task, p, max_answer_tokens) for p in positions]
-      # As many rows as the longest examples would need: one shape for all.
-      rows = sft.pack(pairs, row_size, num_rows=batch_size)
-      learner, row = step(learner, rows, key)
-      if (i + 1) % max(1, num_updates // 5) == 0:
-        display.print(
-          f"  warm start: update {i + 1:,}, loss {float(row['loss']):.3f} nats"
-          " per token"
-        )
-  return learner.params
-
-
-def _example(
-  task: tasks.Task, position: int, max_answer_tokens: int
-) -> tuple[list[int], list[int]]:
-  prompt = task.prompt_at(position)
-  if not prompt.answer:
-    raise ValueError(
-      f"Given the prompt {prompt.text!r:.60} without an answer, expected one to"
-      " learn from. Start from a trained model without --sft_updates."
-    )
-  answer = [*task.tokenizer.encode(prompt.answer), task.tokenizer.eos_id]
-  if len(answer) > max_answer_tokens:
-    raise ValueError(
-      f"Given the answer {prompt.answer!r:.60} of {len(answer)} tokens with its"
-      f" end, expected at most max_new_tokens = {max_answer_tokens}. Raise it."
-    )
-  return task.encode(prompt), answer
 
 
 def post_train(
