@@ -85,6 +85,13 @@ flags.DEFINE_string(
   "Python that has vLLM, where it has an environment of its own.",
 )
 flags.DEFINE_integer("num_replicas", 1, "Engines of vLLM, taken by load.", 1)
+flags.DEFINE_integer(
+  "rollout_threads",
+  None,
+  "Threads that a vLLM on a CPU computes with. Default: the cores, divided by"
+  " --num_replicas.",
+  1,
+)
 flags.DEFINE_bool(
   "partial_rollouts",
   False,
@@ -518,6 +525,7 @@ def _engine(
     log_path=directory / "vllm.log",
     python=FLAGS.rollout_python or sys.executable,
     num_replicas=FLAGS.num_replicas,
+    num_threads=FLAGS.rollout_threads,
     context_size=config.max_prompt_tokens + config.max_new_tokens,
     interrupt=FLAGS.partial_rollouts,
   ) as engine:
