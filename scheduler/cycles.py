@@ -36,7 +36,7 @@ class Schedule:
     period_ns: nanoseconds from one iteration to the next.
     start_ns: when each activity of iteration 0 starts; the first at 0.
     cycle: indices of activities that wait for each other in turn and take the
-      whole period; empty where no activity waits for its own predecessor.
+      whole period; empty where the period is 0.
   """
 
   period_ns: fractions.Fraction

@@ -158,6 +158,7 @@ for step in itertools.count(1):
 """
 
 
+@pytest.mark.slow
 def test_sigkill_amid_a_save_leaves_whole_checkpoints(tmp_path):
   like = {f"leaf_{i}": np.zeros((300, 300), int) for i in range(8)}
   command = [sys.executable, "-c", _SAVE_FOR_EVER]

@@ -23,6 +23,7 @@ def _make_policy():
   return policy_fn, {"policy": jnp.zeros(3)}
 
 
+@pytest.mark.slow
 def test_any_batch_gives_the_same_actions(tmp_path):
   policy_fn, obs = _make_policy()
   path = export.save_policy(tmp_path / "a" / "p.stablehlo", policy_fn, obs)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from envs import autoreset
 from rlinf_jax import flow, models
@@ -62,6 +63,7 @@ def test_every_make_target_of_the_readme_exists():
     assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+@pytest.mark.slow
 def test_the_training_page_runs_as_it_stands():
   page = (ROOT / "docs" / "training.md").read_text()
   (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

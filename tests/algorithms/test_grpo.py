@@ -121,6 +121,7 @@ def test_statistics_are_those_of_the_whole_text():
     np.testing.assert_allclose(said.log_prob[row, :num], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_update_is_the_gradient_worked_out_by_hand():
   # One prompt, two answers of one token; rewards 1 and 0 are standardised to
   # +1 and -1 (mean 1/2, deviation 1/2). On policy the ratio is 1, so the loss's

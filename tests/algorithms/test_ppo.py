@@ -101,6 +101,7 @@ def test_eager_is_close_to_fused():
     assert np.max(np.abs(x - y)) <= 1e-5 * np.max(np.abs(y))
 
 
+@pytest.mark.slow
 def test_samples_beyond_num_steps_are_not_learnt_from():
   # Rows 4 to 7 of one run are what the other does not have at all.
   algorithm = make(toy_envs.counter(episode_length=5))
@@ -113,6 +114,7 @@ def test_samples_beyond_num_steps_are_not_learnt_from():
   assert cut_metrics["episodes"] == short_metrics["episodes"]
 
 
+@pytest.mark.slow
 def test_nan_steps_are_counted_and_do_not_reach_the_parameters():
   algorithm = make(toy_envs.counter(nan_at=3, episode_length=9))
   state = algorithm.init(jax.random.key(0))
@@ -122,6 +124,7 @@ def test_nan_steps_are_counted_and_do_not_reach_the_parameters():
   assert all(np.all(np.isfinite(x)) for x in leaves(state))
 
 
+@pytest.mark.slow
 def test_seeds_trained_at_once_are_the_seeds_trained_alone():
   algorithm = make(toy_envs.counter(episode_length=5))
   keys = jax.random.split(jax.random.key(0), 2)
@@ -135,6 +138,7 @@ def test_seeds_trained_at_once_are_the_seeds_trained_alone():
       assert np.max(np.abs(x[i] - y)) <= 1e-5 * np.max(np.abs(y))
 
 
+@pytest.mark.slow
 def test_an_iteration_traces_once():
   algorithm = make(toy_envs.target())
   count = 0

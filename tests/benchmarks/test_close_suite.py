@@ -64,6 +64,7 @@ def test_the_summary_names_what_is_open():
   assert text[7].startswith("  b: gap 2.00%")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_stopped(tmp_path, capsys):
   path = tmp_path / "out.jsonl"
   if not flags.FLAGS.is_parsed():

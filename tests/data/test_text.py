@@ -105,6 +105,7 @@ def test_tokenizers_reads_the_same_tokenizer(tmp_path):
     assert theirs.decode([*ids, 1, 0]) == tokenizer.decode(ids) == text
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_same_tokenizer(tmp_path):
   transformers = pytest.importorskip("transformers")
   tokenizer = data.CharTokenizer()

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.optimised
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "m2flow.md"
 
 
+@pytest.mark.slow
 def test_the_example_is_planned_and_bitwise_eager():
   (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
   names = {}

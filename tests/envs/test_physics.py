@@ -308,6 +308,7 @@ def edited(values):
   return mj_model
 
 
+@pytest.mark.slow
 def test_values_per_simulation_equal_an_edited_model_each():
   qpos, qvel, ctrl = draw()
   values = scaled_values(np.random.default_rng(3))

@@ -57,6 +57,7 @@ def test_the_files_written_are_those_of_the_workload(inputs):
   ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_three_files_give_a_plan_an_explanation_and_four_files(
   inputs, tmp_path
 ):

@@ -49,6 +49,7 @@ TRANSFORMATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_product_is_matmul_under(name):
   transformed = TRANSFORMATIONS[name]

@@ -118,6 +118,7 @@ def test_a_batch_of_sequences_is_each_of_them(name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILY)
 def test_seeds_side_by_side_are_seeds_in_turn(name):
   policy, _ = make(name)
@@ -275,6 +276,7 @@ def test_gru_is_the_cell_of_its_docstring():
   )
 
 
+@pytest.mark.slow
 def test_cnn_without_convolutions_is_an_mlp():
   obs = jnp.zeros((4, 4, 2))
   cnn = models.cnn_policy(

@@ -218,6 +218,7 @@ scorers.score([at("hang")])
 """
 
 
+@pytest.mark.slow
 def test_a_process_dies_with_its_parent_while_it_hangs(source):
   parent = subprocess.Popen(
     [sys.executable, "-c", ORPHANS, source],
@@ -295,6 +296,7 @@ def test_mathematics_is_judged_by_value(mathematics):
   assert scores.num_hung == scores.num_crashed == scores.num_raised == 0
 
 
+@pytest.mark.slow
 def test_mathematics_that_takes_for_ever_is_worth_0(mathematics):
   bomb = completion(r"\boxed{9^{9^{9^{9}}}}", answer="1")
   scores = mathematics.score([bomb, completion("1", answer="1")])

@@ -78,6 +78,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_log_probs_are_those_of_a_forward_pass_without_cache(name):
   options = OPTIONS[name]
@@ -98,6 +99,7 @@ def test_greedy_tokens_are_the_likeliest_with_log_probs_of_temperature_one():
     np.testing.assert_allclose(log_probs, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_samples_follow_the_distribution():
   # 2,000 first tokens of one prompt against their probabilities: chi-squared
   # over the k likeliest and the rest has k degrees of freedom.

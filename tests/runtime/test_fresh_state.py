@@ -51,6 +51,7 @@ def inputs(num):
   return list(jax.random.normal(jax.random.key(3), (num, 8, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planner", ["disaggregated", "hybrid"])
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_it_is_the_last_iterations_whatever_the_staleness(staleness, planner):

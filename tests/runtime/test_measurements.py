@@ -117,6 +117,7 @@ def test_what_a_plan_uses_beyond_the_first_points_is_measured_too():
   assert (4, 2) in found
 
 
+@pytest.mark.slow
 def test_without_time_every_stage_is_measured_once():
   machine = machines.of_process(2)
   args = (flows.first_state(), *flows.keys(1))

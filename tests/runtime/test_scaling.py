@@ -165,6 +165,7 @@ def test_scaling_between_iterations_moves_weights_once_and_no_number():
   assert {first - b for b in others} == {36}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_scaled_is_refused():
   run = mesh_run()
   run.prepare(flows.first_state(), jax.random.key(0))

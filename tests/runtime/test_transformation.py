@@ -45,6 +45,7 @@ def planned(plan, fn=flows.iteration, **options):
   )
 
 
+@pytest.mark.slow
 def test_a_plan_can_be_saved_edited_and_rerun(tmp_path):
   path = tmp_path / "plan.json"
   documents.write(split_tree(), path)

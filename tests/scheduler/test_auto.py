@@ -111,6 +111,7 @@ OPTIMA_MS = {
 }
 
 
+@pytest.mark.slow
 def test_in_class_s_it_comes_within_a_hundredth_of_the_optimum():
   ratios = []
   for case in suite.draw("development"):

@@ -13,6 +13,7 @@ def of_use(use: figures.Use) -> list[figures.Figure]:
   return [figure for figure in figures.FIGURES if figure.use == use]
 
 
+@pytest.mark.slow
 def test_the_committed_constants_are_what_the_fit_finds():
   found = fitting.fit()
   own = fitting.fit_own(constants.FITTED)
@@ -77,6 +78,7 @@ def test_under_thirty_percent_of_dynarls_decode_is_alive_at_half_time():
   assert alive < 0.3
 
 
+@pytest.mark.slow
 def test_compute_left_out_is_predicted_within_seven_percent():
   left_out = fitting.leave_one_out(phases=("infer", "train"))
   assert len(left_out) == 5

@@ -71,6 +71,7 @@ def test_exactly_the_steps_asked_for_are_run(tmp_path):
   assert steps == [32, 64, 96, 106]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
   whole = run(tmp_path / "whole", num_steps=4 * ROWS)
   run(tmp_path / "parts", num_steps=2 * ROWS)
@@ -92,6 +93,7 @@ def test_a_run_on_8_devices_resumes_on_1(tmp_path):
   assert result.is_finished
 
 
+@pytest.mark.slow
 def test_evaluations_and_checkpoints_come_when_asked(tmp_path):
   run(
     tmp_path,

@@ -60,6 +60,7 @@ def test_initial_weights_have_the_deviation_asked_for():
   np.testing.assert_array_equal(params["blocks"]["key"]["bias"], 0)
 
 
+@pytest.mark.slow
 def test_texts_in_one_row_are_as_if_alone():
   texts = [draw_tokens(n, seed=n) for n in (5, 3, 4, 7)]
   packed = transformer.pack(texts, SIZE)

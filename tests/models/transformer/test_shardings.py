@@ -78,6 +78,7 @@ def compiled(kind, mesh):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("kind", ["replicate", "fsdp"])
 def test_eight_devices_compute_what_one_computes(kind):
