@@ -24,6 +24,7 @@ def defined_by(snippet, **names):
   return names
 
 
+@pytest.mark.slow
 def test_the_custom_loss_of_the_readme_trains():
   my_loss = defined_by(SNIPPETS[0])["my_loss"]
   env = toy_envs.target(at=0.5)

@@ -57,6 +57,7 @@ def leaves(state):
   return jax.tree.leaves(state.learner.params)
 
 
+@pytest.mark.slow
 def test_it_finds_the_action_that_pays():
   algorithm = make(toy_envs.target(at=0.5))
   state = algorithm.init(jax.random.key(0))

@@ -36,6 +36,7 @@ def test_statistics_of_one_batch_by_hand():
   np.testing.assert_allclose(stats.variance.value, 26 / 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_in_turn_are_all_at_once():
   batches = [draw(0, 7, 2), draw(1, 1, 2), draw(2, 30, 2)]
   stats = see(batches)
