@@ -288,7 +288,11 @@ def _iterate(
 
   if transform is None:
     return eagerly
-  planned = transform(algorithm.iteration)
+
+  def show(stage: str, num: int, total: int) -> None:
+    display.name_phase(f"measure {stage} ({num} of {total})")
+
+  planned = transform(algorithm.iteration, notify=show)
 
   def under_plan(state: grpo.TrainState, num: int) -> Iterator[Any]:
     with display.phase("trace, measure and plan"):

@@ -111,8 +111,8 @@ def _delivery(
   fed: set[tuple[int, ...]],
 ) -> Delivery:
   words, atoms = view.words(i), view.atoms[i]
-  # An arc that only bounds how many iterations are alive has a greater lag.
-  after = set(sorted(after)[:1])
+  if sync.is_fresh and len(after) > 1:
+    after = after - {view.lag}  # that one bounds how many iterations are alive
   if len(after) != 1 or len(before) != 1:
     raise errors.InfeasiblePlanError(
       f"{words} has arcs of lags {sorted(after)} from the last update of"
