@@ -9,6 +9,7 @@ that have nothing left to do are given away (`elasticity`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
 
 from rlinf_jax.runtime import (
@@ -64,6 +65,8 @@ class Assignments:
     self._arrivals: dict[int, list[streams.Arrivals]] = {}
     self._grown: dict[tuple[int, str], Devices] = {}
     self._taken: dict[Key, Devices] = {}
+    # Asked for by every task of every iteration.
+    self.resources = functools.lru_cache(maxsize=4096)(self._resources)
 
   def clear(self) -> None:
     """Forgets all iterations."""
@@ -111,7 +114,7 @@ class Assignments:
       return task
     return dataclasses.replace(task, items=items, devices=devices)
 
-  def resources(self, task: tasks.Task) -> tuple[str, ...]:
+  def _resources(self, task: tasks.Task) -> tuple[str, ...]:
     """Returns what a task occupies; devices of no resource by their numbers."""
     known = self._plan.plan.resources
     found = [known[r] for r in task.resources if known[r].kind == "link"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from rlinf_jax.runtime import (
   executables,
   graphs,
@@ -41,12 +43,14 @@ class Context:
     }
     for v, constant in self.program.constants.items():
       self.constants[v].put(constant)
+    # Asked for by every task of every iteration.
+    self.place_of = functools.lru_cache(maxsize=4096)(self._place_of)
 
   def place(self, task: tasks.Task) -> executables.Place:
     """Returns the devices that a task has."""
     return executables.place_of(self.machine.jax_devices(task.devices))
 
-  def place_of(self, task: tasks.Task) -> executables.Place | None:
+  def _place_of(self, task: tasks.Task) -> executables.Place | None:
     """Returns as many of a task's devices as it uses; None on the host."""
     node = task.inner or task.node
     if isinstance(node, tracing.LoopNode):

@@ -33,12 +33,20 @@ class Place:
   def __init__(self, devices: Sequence[jax.Device]) -> None:
     self.devices = tuple(devices)
     self.mesh = meshes.mesh_of(self.devices)
+    self._layouts: dict[int | None, jax.sharding.Sharding] = {}
 
   def sharding(self, axis: int | None, size: int) -> jax.sharding.Sharding:
     """Returns the layout of an array with `size` items on `axis`."""
+    if axis is not None and size % len(self.devices):
+      axis = None
+    if axis not in self._layouts:
+      self._layouts[axis] = self._layout(axis)
+    return self._layouts[axis]
+
+  def _layout(self, axis: int | None) -> jax.sharding.Sharding:
     if len(self.devices) == 1:
       return jax.sharding.SingleDeviceSharding(self.devices[0])
-    if axis is None or size % len(self.devices):
+    if axis is None:
       return jax.NamedSharding(self.mesh, P())
     return jax.NamedSharding(self.mesh, P(*[None] * axis, meshes.ITEMS))
 

@@ -312,11 +312,14 @@ class _Run:
   @contextlib.contextmanager
   def _held(self, task: tasks.Task) -> Iterator[None]:
     """Holds a task's devices: the plan's orders do not know of scaling."""
-    with contextlib.ExitStack() as stack:
-      if not task.is_call:
-        for i in task.devices:  # rising, so that nobody waits in a circle
-          stack.enter_context(self._devices[i])
+    locks = [] if task.is_call else [self._devices[i] for i in task.devices]
+    for lock in locks:  # of rising devices: nobody waits in a circle
+      lock.acquire()
+    try:
       yield
+    finally:
+      for lock in locks:
+        lock.release()
 
   def _result_of(self, key: tuple[int, int], task: tasks.Task) -> Any:
     """Runs a task; returns arrays whose completion is the task's."""

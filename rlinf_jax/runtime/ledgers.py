@@ -6,6 +6,7 @@ bytes are for. A budget below the device's memory emulates a smaller one.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Iterator
@@ -101,7 +102,14 @@ def _parts(array: jax.Array) -> Iterator[tuple[Any, int]]:
     return
   if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
     return  # a few bytes, without shards to ask
-  # Not from `addressable_shards`, whose making takes tens of microseconds.
-  entries = math.prod(array.sharding.shard_shape(array.shape))
+  size = _shard_bytes(array.sharding, array.shape, array.dtype)
   for device in array.sharding.addressable_devices:
-    yield device, entries * array.dtype.itemsize
+    yield device, size
+
+
+@functools.lru_cache(maxsize=4096)
+def _shard_bytes(
+  sharding: jax.sharding.Sharding, shape: tuple[int, ...], dtype: Any
+) -> int:
+  # Not from `addressable_shards`, whose making takes tens of microseconds.
+  return math.prod(sharding.shard_shape(shape)) * dtype.itemsize

@@ -10,9 +10,11 @@ from scheduler import plans
 from scheduler.devices import Devices
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
   """One or more activities of a flat plan that run as one program.
+
+  Compared by identity, so that what follows from one is found quickly.
 
   Attributes:
     kind: of its activities; "loop" for a whole loop fused.

@@ -76,7 +76,7 @@ class StageNode:
   def spec(self) -> flow.Spec:
     return self.call.spec
 
-  @property
+  @functools.cached_property
   def is_barrier(self) -> bool:
     return all(axis is None for axis in self.axes)
 

@@ -43,9 +43,7 @@ def send(tree: Any, to: Any) -> Any:
   )
   together = []
   for i, (x, target) in enumerate(zip(leaves, targets)):
-    # An array that may still go anywhere is another input to `jax.jit` than one
-    # that may not: functions would be compiled for both.
-    if isinstance(x, jax.Array) and x.committed and x.sharding == target:
+    if is_there(x, target):
       continue
     if _is_redistributed(x, target):
       leaves[i] = redistribution.redistribute(x, target)
@@ -58,6 +56,17 @@ def send(tree: Any, to: Any) -> Any:
     for i, x in zip(together, moved):
       leaves[i] = x
   return jax.tree.unflatten(structure, leaves)
+
+
+def is_there(array: Any, target: jax.sharding.Sharding | None) -> bool:
+  """Returns whether `send` leaves an array as it is."""
+  # An array that may still go anywhere is another input to `jax.jit` than one
+  # that may not: functions would be compiled for both.
+  return (
+    isinstance(array, jax.Array)
+    and array.committed
+    and array.sharding == target
+  )
 
 
 def moved_bytes(array: Any, target: jax.sharding.Sharding | None) -> int:
