@@ -47,6 +47,7 @@ print(np.asarray(action).tobytes().hex())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.optimised  # as the child does, which knows no conftest
 def test_the_file_runs_without_this_project(tmp_path):
   policy_fn, obs = _make_policy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from rlinf_jax import types
 from rlinf_jax.data import procedural
 
@@ -16,7 +18,8 @@ def arithmetic(
   index: int,
   seed: int,
   *,
-  num_digits: int = 2,
+  min_digits: int = 1,
+  max_digits: int = 2,
   operators: str = "+",
   num_terms: int = 2,
 ) -> types.Prompt:
@@ -25,8 +28,9 @@ def arithmetic(
   Args:
     index: of the prompt.
     seed: of the data set.
-    num_digits: of each number, at most; numbers are uniform in
-      [0, 10^num_digits).
+    min_digits: of each number. How many digits it has is drawn first, so that
+      short numbers are not rare; 0 has one.
+    max_digits: likewise.
     operators: some of "+-*", each as likely as the others.
     num_terms: how many numbers; products are computed before sums.
 
@@ -37,17 +41,21 @@ def arithmetic(
   Raises:
     ValueError: a setting is out of range.
   """
-  if num_digits < 1 or num_terms < 2:
+  if not 1 <= min_digits <= max_digits or num_terms < 2:
     raise ValueError(
-      f"Given num_digits={num_digits}, num_terms={num_terms}; expected at "
-      "least 1 digit and 2 terms."
+      f"Given min_digits={min_digits}, max_digits={max_digits}, "
+      f"num_terms={num_terms}; expected 1 <= min_digits <= max_digits and at "
+      "least 2 terms."
     )
   if not operators or set(operators) - set(_OPERATIONS):
     raise ValueError(
       f"Given operators={operators!r}, expected some of '+-*' in one string."
     )
   draw = procedural.generator("arithmetic", index, seed)
-  terms = [draw.randrange(10**num_digits) for _ in range(num_terms)]
+  terms = [
+    _number(draw, draw.randint(min_digits, max_digits))
+    for _ in range(num_terms)
+  ]
   chosen = [draw.choice(operators) for _ in range(num_terms - 1)]
   text = str(terms[0])
   for operator, term in zip(chosen, terms[1:]):
@@ -57,6 +65,11 @@ def arithmetic(
     answer=str(_value(terms, chosen)),
     metadata={"task": "arithmetic", "terms": terms, "operators": chosen},
   )
+
+
+def _number(draw: random.Random, num_digits: int) -> int:
+  least = 10 ** (num_digits - 1) if num_digits > 1 else 0
+  return draw.randrange(least, 10**num_digits)
 
 
 def _value(terms: list[int], operators: list[str]) -> int:

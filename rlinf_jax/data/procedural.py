@@ -21,7 +21,7 @@ class Procedural(Sequence[types.Prompt]):
 
   Args:
     task_fn: such as `arithmetic`, or `functools.partial(arithmetic,
-      num_digits=3)`.
+      max_digits=3)`.
     size: how many prompts there are.
     seed: of all of them.
 

@@ -32,8 +32,8 @@ def test_prompts_stay_what_they_were():
   # A run that is resumed after an update of this project, or of Python, must
   # see its prompts again.
   assert [task_fn(7, 1).text for task_fn in TASKS] == [
-    "48+59=",
-    "48-59*84*57=",
+    "69+57=",
+    "69-57*8*66=",
     "sort 56 83 11 5 31=",
     "make 48 from 31 39 60 4=",
   ]
@@ -43,7 +43,8 @@ def test_prompts_stay_what_they_were():
   ("options", "pattern"),
   [
     ({}, r"\d{1,2}\+\d{1,2}="),
-    ({"num_digits": 3, "operators": "-"}, r"\d{1,3}-\d{1,3}="),
+    ({"max_digits": 3, "operators": "-"}, r"\d{1,3}-\d{1,3}="),
+    ({"min_digits": 2}, r"[1-9]\d\+[1-9]\d="),
     ({"num_terms": 3, "operators": "*+"}, r"\d+[*+]\d+[*+]\d+="),
   ],
 )
@@ -54,13 +55,15 @@ def test_arithmetic_is_right(options, pattern):
     assert prompt.answer == str(eval(prompt.text.removesuffix("=")))
 
 
-def test_sums_of_two_digits_occur_alike():
+def test_numbers_of_one_digit_are_half_of_those_of_up_to_two():
   counts = collections.Counter(
     prompt.metadata["terms"][0] // 10
-    for prompt in data.Procedural(data.arithmetic, size=2000)
+    for prompt in data.Procedural(data.arithmetic, size=1800)
   )
-  # 200 each; the deviation of a binomial is sqrt(2000 * 0.1 * 0.9) = 13.4
-  assert all(140 < counts[tens] < 260 for tens in range(10))
+  # 900 below 10, and 100 in each ten above; the deviations of binomials are
+  # sqrt(1800 * 0.5 * 0.5) = 21.2 and sqrt(1800 * 0.056 * 0.944) = 9.7.
+  assert 815 < counts[0] < 985
+  assert all(60 < counts[tens] < 140 for tens in range(1, 10))
 
 
 def test_sorting_is_right():
@@ -89,7 +92,8 @@ def test_countdown_has_a_solution(num_items):
 @pytest.mark.parametrize(
   ("task_fn", "options", "match"),
   [
-    (data.arithmetic, {"num_digits": 0}, "num_digits=0"),
+    (data.arithmetic, {"min_digits": 0}, "min_digits=0"),
+    (data.arithmetic, {"min_digits": 3}, "min_digits=3, max_digits=2"),
     (data.arithmetic, {"operators": "+/"}, "operators='\\+/'"),
     (data.arithmetic, {"operators": ""}, "operators=''"),
     (data.sorting, {"min_items": 7}, "min_items=7"),

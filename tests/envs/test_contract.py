@@ -70,7 +70,15 @@ def roll(env: envs.Env) -> Run:
   )
 
 
-@pytest.fixture(scope="module", params=envs.names())
+# The others are compiled for seconds: in the slow tier.
+FAST = ("pendulum", "cartpole_swingup", "cheetah_run", "arm_reach")
+NAMES = [
+  name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+  for name in envs.names()
+]
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def run(request: pytest.FixtureRequest) -> Run:
   return roll(envs.make(request.param))
 

@@ -394,6 +394,7 @@ def test_randomise_scales_mass_and_inertia_of_a_body_alike(name):
   assert mass.std() > 0.01 and (abs(mass - 1) <= 0.15 + 1e-6).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_randomise_is_a_function_of_its_key_alone(name):
   first, again, other = (drawn_values(name, seed) for seed in (0, 0, 1))
@@ -403,6 +404,7 @@ def test_randomise_is_a_function_of_its_key_alone(name):
     assert is_zero or (value != other[field]).any()
 
 
+@pytest.mark.slow
 def test_a_randomised_env_draws_another_body_at_every_reset():
   env = envs.make("hopper_hop", physics="mujoco", randomise=True)
   keys = jax.random.split(jax.random.key(0), 2)

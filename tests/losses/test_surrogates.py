@@ -198,6 +198,7 @@ def test_sequence_surrogate_by_hand():
     np.testing.assert_allclose(loss_t[:2], [expected] * 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sequence_surrogate_of_one_token_is_ppo():
   for seed in range(8):
     log_prob_t, old_log_prob_t, advantage_t = random_tokens(seed, 1)

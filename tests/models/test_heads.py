@@ -23,6 +23,7 @@ def outputs_of(head, shape=(5,), seed=0):
   return jax.random.normal(key, (*shape, head.num_outputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_leading_axes_are_kept(name):
   head = HEADS[name]
@@ -47,6 +48,7 @@ def test_entropy_is_the_mean_of_minus_the_log_probability(name):
   np.testing.assert_allclose(jnp.mean(surprise_n), entropy, atol=float(error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_no_raw_action_is_more_likely_than_the_mode(name):
   head = HEADS[name]

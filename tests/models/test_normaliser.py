@@ -96,6 +96,7 @@ def test_a_constant_becomes_0():
   np.testing.assert_allclose(normal, np.zeros((100, 1)), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_images_stay_as_they_are_and_cost_nothing():
   obs = {"camera": jnp.zeros((4, 4, 3)), "joints": jnp.zeros(2)}
   batch = {"camera": draw(0, 5, 4, 4, 3), "joints": draw(1, 5, 2)}

@@ -140,6 +140,7 @@ def test_seeds_side_by_side_are_seeds_in_turn(name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILY)
 def test_bfloat16_computes_close_by_and_keeps_float32_outside(name):
   policy, params = make(name)
@@ -214,6 +215,7 @@ def test_mlp_of_two_layers_is_the_formula():
   )
 
 
+@pytest.mark.slow
 def test_shared_outputs_are_parameters_and_ignore_the_state():
   head = models.with_shared_std(HEAD)
   policy, params = make("mlp", head)
@@ -298,6 +300,7 @@ def test_cnn_without_convolutions_is_an_mlp():
   )
 
 
+@pytest.mark.slow
 def test_convolution_by_hand():
   # One pixel of 2 x 2 windows with stride 2 over a 2 x 2 image: one number,
   # relu(1 a + 2 b + 3 c + 4 d) = 1 * 1 + 2 * 2 + 3 * 3 + 4 * 4 = 30.

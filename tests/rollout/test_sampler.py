@@ -116,6 +116,7 @@ def test_samples_follow_the_distribution():
   assert statistic < 26.1  # exceeded once in 1,000 times
 
 
+@pytest.mark.slow
 def test_a_sample_depends_on_its_prompt_and_key_alone():
   together = sample()
   keys = split(0)
@@ -197,6 +198,7 @@ def test_few_tokens_at_a_time_give_the_same_as_all():
   jax.tree.map(np.testing.assert_array_equal, found, sample())
 
 
+@pytest.mark.slow
 def test_a_sample_taken_up_as_a_longer_prompt_goes_on_as_it_would_have():
   tokens = np.asarray(sample().token[0, 1])
   prompt = np.concatenate([PROMPTS[0, :3], tokens[:4]])
@@ -215,6 +217,7 @@ def test_newer_parameters_speak_from_where_they_come_in():
   assert not np.allclose(found.log_prob[..., 4], sample().log_prob[..., 4])
 
 
+@pytest.mark.slow
 def test_new_prompts_of_a_shape_trace_nothing():
   traced = []
 

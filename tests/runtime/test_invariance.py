@@ -118,7 +118,10 @@ def random_lanes(rng, start, stop, is_resident):
   "seed",
   [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 12))],
 )
-@pytest.mark.parametrize("num_devices", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+  "num_devices",
+  [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3, 8))],
+)
 def test_a_random_plan_is_bitwise_eager(seed, num_devices, expected):
   rng = random.Random(f"{seed} of {num_devices}")
   tree = random_tree(rng, num_devices, swaps=seed % 3 == 0)

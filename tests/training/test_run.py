@@ -108,6 +108,7 @@ def test_evaluations_and_checkpoints_come_when_asked(tmp_path):
   assert saved == [4 * ROWS, 5 * ROWS, 6 * ROWS]
 
 
+@pytest.mark.slow
 def test_out_of_time_it_saves_and_says_so(tmp_path):
   result = run(tmp_path, num_steps=100 * ROWS, max_minutes=0.0)
   assert not result.is_finished and result.returns is None

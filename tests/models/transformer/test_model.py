@@ -99,6 +99,7 @@ def test_a_token_sees_its_own_text_up_to_itself_and_nothing_else():
   np.testing.assert_array_equal(seen, expected)
 
 
+@pytest.mark.slow
 def test_attention_in_blocks_changes_nothing():
   texts = [draw_tokens(n, seed=n) for n in (5, 3, 4, 7)]
   packed = transformer.pack(texts, SIZE)
@@ -129,6 +130,7 @@ def gradient(policy):
   return jax.jit(jax.grad(loss)).lower(PARAMS).compile()
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_remat_keeps_less_and_computes_the_same():
   kept, dropped = (
@@ -149,6 +151,7 @@ def test_remat_keeps_less_and_computes_the_same():
   assert saved > scores_bytes / 2
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_and_keeps_float32_gradients():
   text = draw_tokens(SIZE)
   low = alone(text, compute_dtype=jnp.bfloat16)
@@ -179,6 +182,7 @@ def test_parameters_of_bfloat16_are_computed_with_in_float32():
   np.testing.assert_allclose(low, exact, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_cache_gives_what_the_whole_text_gives():
   model = transformer.language_model(CONFIG)
   extend = jax.jit(model.extend)
@@ -209,6 +213,7 @@ def test_a_cache_beyond_the_context_is_refused():
     transformer.language_model(CONFIG).cache(1, 17)
 
 
+@pytest.mark.slow
 def test_a_critic_starts_from_a_language_model_with_values_of_zero():
   critic = transformer.critic(CONFIG)
   params = transformer.critic_params(PARAMS)
