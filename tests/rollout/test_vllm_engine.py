@@ -320,6 +320,23 @@ def test_a_process_that_dies_at_start_is_quoted(make, tmp_path):
   assert of_this_test(tmp_path) == []
 
 
+def test_a_python_without_numpy_is_told_in_one_sentence(tmp_path):
+  (tmp_path / "config.json").write_text("{}")
+  python = tmp_path / "python"
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+  python.chmod(0o755)
+  with pytest.raises(RuntimeError, match="has no module 'numpy'") as error:
+    vllm.VllmEngine(
+      tmp_path,
+      SAMPLING,
+      lambda params: params,
+      python=str(python),
+      log_path=tmp_path / "rollout.log",
+    )
+  assert "--rollout_python" in str(error.value)
+  assert "Traceback" not in str(error.value)
+
+
 def test_a_process_that_starts_late_is_given_up(make, tmp_path):
   with pytest.raises(RuntimeError, match="did not start within 0.5 s"):
     make(fault="starts late", start_deadline_s=0.5)
