@@ -102,7 +102,7 @@ flags.DEFINE_integer("num_iterations", 400, "Trips through the flow.", 0)
 flags.DEFINE_integer(
   "sft_updates",
   None,
-  "Updates by examples first. Default: 500 for the tiny model, else 0.",
+  "Updates by examples first. Default: 350 for the tiny model, else 0.",
   0,
 )
 flags.DEFINE_integer("sft_batch_size", 128, "Examples of such an update.", 1)
@@ -110,7 +110,7 @@ flags.DEFINE_float("sft_learning_rate", 2e-3, "Of those updates.", 0.0)
 flags.DEFINE_float(
   "learning_rate",
   None,
-  "AdamW's, at its greatest. Default: 4e-4 for the tiny model, else 1e-6.",
+  "AdamW's, at its greatest. Default: 5e-4 for the tiny model, else 1e-6.",
   0.0,
 )
 flags.DEFINE_float(
@@ -480,13 +480,13 @@ def _check_prompts(*every: tasks.Task) -> None:
 def _num_sft_updates() -> int:
   if FLAGS.sft_updates is not None:
     return FLAGS.sft_updates
-  return 500 if FLAGS.model == setup.TINY else 0
+  return 350 if FLAGS.model == setup.TINY else 0
 
 
 def _learning_rate() -> float:
   if FLAGS.learning_rate is not None:
     return FLAGS.learning_rate
-  return 4e-4 if FLAGS.model == setup.TINY else 1e-6
+  return 5e-4 if FLAGS.model == setup.TINY else 1e-6
 
 
 def _learning_rate_end() -> float:
