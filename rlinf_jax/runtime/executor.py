@@ -29,6 +29,7 @@ from rlinf_jax.runtime import (
   iterations,
   ledgers,
   machines,
+  readiness,
   tasks,
   workers,
 )
@@ -93,8 +94,6 @@ class Executor:
       graph, machine, self.ledger, compiled=compiled
     )
     self.assignments = assignments.Assignments(plan, graph, machine, seconds_fn)
-    self.followers = _followers(plan)
-    self.max_lag = _max_lag(plan)
     self.timeline = timelines.Timeline(source="measured", events=())
 
   def scale(self, stage: str, devices: Devices | None) -> None:
@@ -159,9 +158,7 @@ class _Run:
     self._states: dict[int, list[values_lib.Value]] = {0: self._state0}
     self._begun = 0
     self._is_last: int | None = None
-    self._counts: dict[tuple[int, int], int] = {}
-    self._started: set[tuple[int, int]] = set()
-    self._ended: set[tuple[int, int]] = set()
+    self._readiness = readiness.Readiness(executor.plan)
     self._left: dict[int, int] = {}
     self._finished: queue.Queue[int | None] = queue.Queue()
     self._lock = threading.Lock()
@@ -174,22 +171,7 @@ class _Run:
     self._running: dict[int, str] = {}
     self._events: list[timelines.Event] = []
     self._zero_ns = time.perf_counter_ns()
-    self._queues: dict[tuple[int, ...], queue.SimpleQueue[Any]] = {}
-    self._piles: dict[str, workers.Pile] = {}
-    self._workers: dict[tuple[int, ...], workers.Worker] = {}
-    self._calls: list[threading.Thread] = []
-    for task in self._tasks:
-      if task.is_call or task.resources in self._workers:
-        continue
-      if task.is_shared:
-        tasks_of: Any = self._piles.setdefault(task.stage, workers.Pile())
-      else:
-        tasks_of = self._queues[task.resources] = queue.SimpleQueue()
-      self._workers[task.resources] = workers.Worker(
-        self.attempt, tasks_of, task
-      )
-    for worker in self._workers.values():
-      worker.thread.start()
+    self._team = workers.Team(self._tasks, self.attempt, self._weight)
 
   def iterations(self) -> Iterator[Done]:
     for _ in range(1 + self._staleness):
@@ -210,16 +192,8 @@ class _Run:
 
   def close(self) -> None:
     self._board.stop()
-    for own in self._queues.values():
-      own.put(None)
-    for pile in self._piles.values():
-      pile.put(None)
     # A stage that stalls does not come back: it is left to its daemon thread.
-    patience_s = 0.1 if self._is_stalled else JOIN_S
-    deadline = time.monotonic() + patience_s
-    threads = [worker.thread for worker in self._workers.values()]
-    for thread in (*threads, *self._calls):
-      thread.join(max(0.0, deadline - time.monotonic()))
+    self._team.close(0.1 if self._is_stalled else JOIN_S)
 
   def timeline(self) -> timelines.Timeline:
     events = tuple(
@@ -241,12 +215,11 @@ class _Run:
       if devices is not None:
         self._assignments.take(key, devices)
       task = self._assignments.task(key)
-      self._started.add(key)
       self._running[threading.get_ident()] = (
         f"{task.name}, iteration {iteration}"
       )
-      ready = self._followers_of(key, "start")
-    self._hand_out(ready)
+      ready = self._readiness.start(key)
+    self._team.hand_out(ready)
     with self._held(task):
       start_ns = time.perf_counter_ns() - self._zero_ns
       self._board.take_moved()
@@ -272,13 +245,14 @@ class _Run:
       self._progress_s = time.monotonic()
       ended = self._assignments.finish(key)
       for t in ended:
-        self._ended.add((iteration, t))
-        ready += self._followers_of((iteration, t), "end")
+        ready += self._readiness.end((iteration, t))
       if len(self._alive) == 1:  # those that overlap need all devices
-        self._assignments.grow(iteration, self._ended, self._started)
+        self._assignments.grow(
+          iteration, self._readiness.ended, self._readiness.started
+        )
       self._left[iteration] -= len(ended)
       is_done = bool(ended) and self._left[iteration] == 0
-    self._hand_out(ready)
+    self._team.hand_out(ready)
     if is_done:
       self._finished.put(iteration)
 
@@ -368,83 +342,25 @@ class _Run:
       self._context, i, [*state, *inputs], [*stale, *inputs]
     )
     self._states[i + 1] = iteration.outputs[: self._num_state]
-    ready = []
     with self._lock:
       self._alive[i] = iteration
       self._assignments.begin(i)
       self._left[i] = len(self._tasks)
       self._begun += 1
-      for t, waits in enumerate(self._plan.waits):
-        left = 0
-        for wait in waits:
-          key = (i - wait.lag, wait.source)
-          happened = self._ended if wait.after == "end" else self._started
-          left += int(key[0] >= 0 and key not in happened)
-        self._counts[i, t] = left
-        if not left:
-          ready.append((i, t))
-    self._hand_out(ready)
+      ready = self._readiness.begin(i)
+    self._team.hand_out(ready)
 
   def _stop_at(self, count: int) -> None:
     """No iteration from `count` on will run: nobody waits for one."""
     with self._lock:
       self._is_last = count
-      freed = []
-      for (i, t), left in list(self._counts.items()):
-        if not left:
-          continue
-        never = sum(1 for wait in self._plan.waits[t] if i - wait.lag >= count)
-        self._counts[i, t] = left - never
-        if never and left == never:
-          freed.append((i, t))
-    self._hand_out(freed)
+      freed = self._readiness.stop_at(count)
+    self._team.hand_out(freed)
 
-  def _followers_of(
-    self, key: tuple[int, int], what: str
-  ) -> list[tuple[int, int]]:
-    """Counts an event for those who wait for it; returns who need not wait.
-
-    With the lock held, together with noting the event: an iteration that begins
-    in between would count it twice.
-    """
-    iteration, t = key
-    ready = []
-    for target, lag in self._x.followers[what][t]:
-      follower = (iteration + lag, target)
-      if self._counts.get(follower, 0) > 0:
-        self._counts[follower] -= 1
-        if not self._counts[follower]:
-          ready.append(follower)
-    return ready
-
-  def _hand_out(self, keys: list[tuple[int, int]]) -> None:
-    shared: dict[str, list[tuple[float, tuple[int, int]]]] = {}
-    for key in keys:
-      task = self._tasks[key[1]]
-      if task.is_call:
-        self._call(key)
-      elif task.is_shared:
-        with self._lock:
-          task = self._assignments.task(key)
-        weight = self._alive[key[0]].weight(task)
-        shared.setdefault(task.stage, []).append((weight, key))
-      else:
-        self._queues[task.resources].put(key)
-    for stage, weighed in shared.items():
-      # All at once, or a free set of devices would take the first of them.
-      self._piles[stage].put(weighed)
-
-  def _call(self, key: tuple[int, int]) -> None:
-    call = threading.Thread(
-      target=self.attempt,
-      args=(key,),
-      name=f"call {self._tasks[key[1]].name}",
-      daemon=True,
-    )
+  def _weight(self, key: tuple[int, int]) -> float:
     with self._lock:
-      self._calls = [c for c in self._calls if c.is_alive()]
-      self._calls.append(call)
-      call.start()
+      task = self._assignments.task(key)
+    return self._alive[key[0]].weight(task)
 
   def _wait_for(self, index: int) -> None:
     while self._left.get(index, 0):
@@ -459,8 +375,7 @@ class _Run:
           running = sorted(self._running.values())
           waiting = [
             f"{self._tasks[t].name}, iteration {i}"
-            for (i, t), left in self._counts.items()
-            if left and (i, t) not in self._ended
+            for i, t in self._readiness.waiting()
           ]
         self._board.stop()
         self._is_stalled = True
@@ -482,26 +397,4 @@ class _Run:
           value.release()
     with self._lock:
       self._assignments.retire(index)
-      for t in range(len(self._tasks)):
-        self._counts.pop((index, t), None)
-      horizon = index - 1 - self._x.max_lag
-      self._ended = {k for k in self._ended if k[0] > horizon}
-      self._started = {k for k in self._started if k[0] > horizon}
-
-
-def _followers(
-  plan: tasks.TaskPlan,
-) -> dict[str, list[list[tuple[int, int]]]]:
-  """Returns, after each task's start and end, who waits for it, by lag."""
-  followers: dict[str, list[list[tuple[int, int]]]] = {
-    "start": [[] for _ in plan.tasks],
-    "end": [[] for _ in plan.tasks],
-  }
-  for target, waits in enumerate(plan.waits):
-    for wait in waits:
-      followers[wait.after][wait.source].append((target, wait.lag))
-  return followers
-
-
-def _max_lag(plan: tasks.TaskPlan) -> int:
-  return max((w.lag for waits in plan.waits for w in waits), default=0)
+      self._readiness.retire(index)
