@@ -42,6 +42,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 2.0)
 
+# How tests compile now, see `pytest_runtest_setup`.
+IS_QUICK = pytest.StashKey[bool]()
+
 # marker -> (whether its tests can run here, what they need)
 NEEDS = {
   "gpu": (HAS_GPU, "an NVIDIA GPU and the extra gpu or gpu-cuda12"),
@@ -71,14 +74,16 @@ def standard_promotion() -> Iterator[None]:
     yield
 
 
-@pytest.fixture(autouse=True)
-def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.hookimpl(tryfirst=True)  # before the test's fixtures of any scope
+def pytest_runtest_setup(item: pytest.Item) -> None:
   """Compiles without costly optimisations, in half the time.
 
   Tests of what optimisation might change (bits, products, compensated sums)
-  carry the marker `optimised` and are compiled as users' programs are.
+  carry the marker `optimised` and are compiled as users' programs are. What
+  tests of the other kind have compiled is forgotten: `jax.jit` would use it.
   """
-  is_quick = request.node.get_closest_marker("optimised") is None
-  jax.config.update("jax_disable_most_optimizations", is_quick)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+  is_quick = item.get_closest_marker("optimised") is None
+  if is_quick != item.config.stash.get(IS_QUICK, None):
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", is_quick)
+    item.config.stash[IS_QUICK] = is_quick

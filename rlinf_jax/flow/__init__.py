@@ -21,8 +21,9 @@ see it. Batch "items" are what may be divided: between granules, quanta and
 devices.
 """
 
+from rlinf_jax.flow.calls import Spec
 from rlinf_jax.flow.fusion import fuse
 from rlinf_jax.flow.loops import loop, sync
-from rlinf_jax.flow.stages import Spec, Stage, stage
+from rlinf_jax.flow.stages import Stage, stage
 
 __all__ = ["Spec", "Stage", "fuse", "loop", "stage", "sync"]

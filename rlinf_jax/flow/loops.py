@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from rlinf_jax.flow import stages
+from rlinf_jax.flow import calls, stages
 
 T = TypeVar("T")
 
@@ -65,12 +65,12 @@ def _traced_loop(
 ) -> tuple[Any, Any]:
   # Weak types would make the carry change its type after the first turn.
   init = jax.tree.map(
-    lambda x: jax.lax.convert_element_type(x, stages.array_dtype(x)), init
+    lambda x: jax.lax.convert_element_type(x, calls.array_dtype(x)), init
   )
   carry, carry_tree = jax.tree.flatten(init)
   x_leaves, xs_tree = jax.tree.flatten(xs)
   one = [
-    jax.ShapeDtypeStruct(jnp.shape(x)[1:], stages.array_dtype(x))
+    jax.ShapeDtypeStruct(jnp.shape(x)[1:], calls.array_dtype(x))
     for x in x_leaves
   ]
   num_carry = len(carry)
@@ -85,7 +85,7 @@ def _traced_loop(
     flat, out_tree = jax.tree.flatten(out)
     return flat
 
-  closed = jax.make_jaxpr(flat_body)(*stages.as_avals(carry), *one)
+  closed = jax.make_jaxpr(flat_body)(*calls.as_avals(carry), *one)
   if not _has_stages(closed.jaxpr):
     return jax.lax.scan(body, init, xs, length=length)
   _check_carry(init, out_tree, closed.out_avals)
@@ -192,7 +192,7 @@ def _batch_loop(
   body = jax.vmap(jex_core.jaxpr_as_fun(jaxpr), in_axes=tuple(in_axes))
   avals = [
     jax.ShapeDtypeStruct(jnp.shape(x)[1:] if i >= first else jnp.shape(x),
-                         stages.array_dtype(x))
+                         calls.array_dtype(x))
     for i, x in enumerate(moved)
   ]  # fmt: skip
   closed = jax.make_jaxpr(body)(*avals)

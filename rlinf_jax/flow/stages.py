@@ -9,49 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from rlinf_jax.flow import processes
+from rlinf_jax.flow import calls, granules, processes
 
-P = jax.sharding.PartitionSpec
 REDUCTIONS = ("sum",)
 PLACES = ("mesh", "host", "process")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Spec:
-  """What a stage declares about itself.
-
-  Attributes:
-    name: for messages, profiles and timelines.
-    items: (argument position, axis of items) pairs; other arguments are
-      shared by all items.
-    out_axis: the axis of items in every result, where nothing is reduced.
-    reduces: "sum" where results are summed over the items, else None.
-    quantum: the number of items computed at once, so that no bit depends on
-      granules or devices: the shapes of products do not, and sums are taken per
-      quantum, then over quanta in item order. None computes each granule at
-      once, which is faster, and close.
-    groups: items that must be complete together before one of them is used.
-    place: "mesh" for a function of JAX arrays; "host" for one of NumPy arrays
-      that runs on host cores; "process" for one that another process group
-      serves.
-    out_fn: of a stage that is not on a mesh, the shapes of its results.
-    weight: the argument position of an array with one number for each item, of
-      how much work it is (tokens); None: all are alike.
-  """
-
-  name: str
-  items: tuple[tuple[int, int], ...]
-  out_axis: int = 0
-  reduces: str | None = None
-  quantum: int | None = None
-  groups: int = 1
-  place: str = "mesh"
-  out_fn: Callable[..., Any] | None = None
-  weight: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +23,7 @@ class Stage:
   """One pure function of a workflow; call it as the function it wraps."""
 
   fn: Callable[..., Any]
-  spec: Spec
+  spec: calls.Spec
 
   def __call__(self, *args: Any) -> Any:
     axes_by_arg = dict(self.spec.items)
@@ -71,10 +35,10 @@ class Stage:
       )
     leaves, in_tree = jax.tree.flatten(args)
     axes = _flat_axes(args, axes_by_arg)
-    call = Call(self.fn, self.spec, in_tree)
+    call = calls.Call(self.fn, self.spec, in_tree)
     _check_items(self.spec, leaves, axes)
     out = bind(call, axes, self.spec.out_axis, leaves)
-    return jax.tree.unflatten(_out_tree(call, as_avals(leaves)), out)
+    return jax.tree.unflatten(calls.out_tree(call, calls.as_avals(leaves)), out)
 
 
 def stage(
@@ -173,7 +137,7 @@ def stage(
       f"stage '{name}' has weight={weight}; it is the position of an argument"
       " that has its items on axis 0"
     )
-  spec = Spec(
+  spec = calls.Spec(
     name=name,
     items=tuple(sorted((items or {}).items())),
     out_axis=out_axis,
@@ -194,94 +158,15 @@ stage_p = jex_core.Primitive("stage")
 stage_p.multiple_results = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
-  """A stage's function on flat leaves, under `num_maps` leading vmaps."""
-
-  fn: Callable[..., Any]
-  spec: Spec
-  in_tree: Any
-  mapped: tuple[tuple[bool, ...], ...] = ()  # one entry per vmap, inner first
-
-  def __call__(self, *leaves: jax.Array) -> list[jax.Array]:
-    flat_fn = self._on_leaves
-    for is_mapped in self.mapped:
-      in_axes = tuple(0 if m else None for m in is_mapped)
-      flat_fn = jax.vmap(flat_fn, in_axes=in_axes)
-    return flat_fn(*leaves)
-
-  def _on_leaves(self, *leaves: jax.Array) -> list[jax.Array]:
-    if self.spec.out_fn is None:
-      return jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, leaves)))
-    shapes = jax.tree.leaves(self.out_shapes(as_avals(leaves)))
-    return jax.pure_callback(
-      self.on_host, shapes, *leaves, vmap_method="sequential"
-    )
-
-  def out_shapes(self, avals: Sequence[Any]) -> Any:
-    """Returns the pytree of the results' shapes, without vmaps."""
-    args = jax.tree.unflatten(self.in_tree, avals)
-    if self.spec.out_fn is None:
-      return jax.eval_shape(self.fn, *args)
-    return self.spec.out_fn(*args)
-
-  def on_host(self, *leaves: Any) -> list[np.ndarray]:
-    """Calls a host or process stage with NumPy arrays; checks its results."""
-    shapes = jax.tree.leaves(self.out_shapes(as_avals(leaves)))
-    arrays = [np.asarray(x) for x in leaves]
-    out = jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, arrays)))
-    given = [(np.shape(x), str(getattr(x, "dtype", type(x)))) for x in out]
-    asked = [(x.shape, str(x.dtype)) for x in shapes]
-    if given != asked:
-      raise ValueError(
-        f"stage '{self.spec.name}' returned {given}, but its out_fn says"
-        f" {asked}"
-      )
-    return [np.asarray(x) for x in out]
-
-
-def as_avals(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
-  """Returns shapes and dtypes; a Python scalar counts as an array."""
-  return tuple(
-    jax.ShapeDtypeStruct(jnp.shape(x), array_dtype(x)) for x in leaves
-  )
-
-
-def array_dtype(x: Any) -> Any:
-  """Returns the dtype that `x` has as an array, without a weak type."""
-  return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
-
-
-def _traced(call: Call, avals: tuple[Any, ...]) -> Any:
-  return _traced_under(call, avals, jax.sharding.get_abstract_mesh())
-
-
-@functools.lru_cache(maxsize=1024)
-def _traced_under(call: Call, avals: tuple[Any, ...], mesh: Any) -> Any:
-  del mesh  # the ambient one; a jaxpr belongs to the mesh it was traced under
-  jaxpr = jax.make_jaxpr(call)(*avals)
-  if any(isinstance(c, jax.core.Tracer) for c in jaxpr.consts):
-    raise ValueError(
-      f"stage '{call.spec.name}' closes over a traced value; pass it as an"
-      " argument, so that the workflow shows where it comes from"
-    )
-  return jaxpr
-
-
-@functools.lru_cache(maxsize=1024)
-def _out_tree(call: Call, avals: tuple[Any, ...]) -> Any:
-  return jax.tree.structure(call.out_shapes(avals))
-
-
 @functools.lru_cache(maxsize=1024)
 def _compiled(
-  call: Call, axes: tuple[int | None, ...]
+  call: calls.Call, axes: tuple[int | None, ...]
 ) -> Callable[..., list[jax.Array]]:
-  return jax.jit(functools.partial(_run, call, axes))
+  return jax.jit(functools.partial(granules.run_whole, call, axes))
 
 
 def bind(
-  call: Call,
+  call: calls.Call,
   axes: tuple[int | None, ...],
   out_axis: int,
   leaves: Sequence[Any],
@@ -292,12 +177,12 @@ def bind(
     return _eagerly(call, axes, leaves)
   has_items = any(axis is not None for axis in axes)
   if not mesh.empty and has_items and call.spec.place == "mesh":
-    return _run_on_mesh(call, axes, out_axis, mesh, *leaves)
+    return granules.run_on_mesh(call, axes, out_axis, mesh, *leaves)
   return stage_p.bind(*leaves, call=call, axes=axes, out_axis=out_axis)
 
 
 def _eagerly(
-  call: Call, axes: tuple[int | None, ...], leaves: Sequence[Any]
+  call: calls.Call, axes: tuple[int | None, ...], leaves: Sequence[Any]
 ) -> list[Any]:
   """Runs a stage on concrete leaves: jitted, or on the host as it stands."""
   if call.spec.out_fn is None or call.mapped:
@@ -316,7 +201,7 @@ def _flat_axes(
 
 
 def _check_items(
-  spec: Spec, leaves: Sequence[Any], axes: Sequence[int | None]
+  spec: calls.Spec, leaves: Sequence[Any], axes: Sequence[int | None]
 ) -> None:
   sizes = set()
   for x, axis in zip(leaves, axes):
@@ -340,177 +225,16 @@ def _check_items(
     )
 
 
-def _run(
-  call: Call,
-  axes: tuple[int | None, ...],
-  *leaves: jax.Array,
-) -> list[jax.Array]:
-  """Runs a stage over all its items, on one device."""
-  if call.spec.quantum is None:
-    return _eval(call, leaves)
-  quanta = _quanta(call, axes, leaves)
-  if call.spec.reduces is not None:
-    return [_ordered_sum(x) for x in quanta]
-  out_axis = call.spec.out_axis + len(call.mapped)
-  return [_joined(x, out_axis) for x in quanta]
-
-
-def _joined(x_q: jax.Array, axis: int) -> jax.Array:
-  """Puts quanta, stacked along axis 0, side by side along their items."""
-  x = jnp.moveaxis(x_q, 0, axis)
-  return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-
-
-def _eval(call: Call, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-  return jex_core.jaxpr_as_fun(_traced(call, as_avals(leaves)))(*leaves)
-
-
-def _quanta(
-  call: Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
-) -> list[jax.Array]:
-  """Returns each result of every quantum, stacked along a new first axis."""
-  size = call.spec.quantum or 1
-  divided = [
-    None if axis is None else _split_axis(x, axis, size)
-    for x, axis in zip(leaves, axes)
-  ]
-
-  def one_quantum(parts: list[Any]) -> list[jax.Array]:
-    # XLA unrolls a loop of one turn: between barriers it compiles the body as
-    # it does in a loop of several, so that granules do not differ in bits.
-    parts = jax.lax.optimization_barrier(parts)
-    whole = [x if p is None else p for x, p in zip(leaves, parts)]
-    return jax.lax.optimization_barrier(_eval(call, whole))
-
-  return jax.lax.map(one_quantum, divided)
-
-
-def run_granule(
-  call: Call,
-  axes: tuple[int | None, ...],
-  out_axis: int,
-  leaves: Sequence[jax.Array],
-) -> list[jax.Array]:
-  """Runs a stage on some of its items; to be traced, under a mesh or none.
-
-  Returns:
-    Its results; of a reducing stage the sums of each quantum, stacked along a
-    new first axis, for `sum_quanta`.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  has_items = any(axis is not None for axis in axes)
-  if call.spec.reduces is None:
-    if mesh.empty or not has_items:
-      return _run(call, axes, *leaves)
-    return _run_on_mesh(call, axes, out_axis, mesh, *leaves)
-  if mesh.empty:
-    return _stacked(call, axes, leaves)
-  _check_divides(call, axes, mesh, leaves)
-  (name,) = mesh.axis_names
-  is_exact = call.spec.quantum is not None
-
-  def local(*parts: jax.Array) -> list[jax.Array]:
-    stacked = _stacked(call, axes, parts)
-    return stacked if is_exact else [jax.lax.psum(x, name) for x in stacked]
-
-  sharded = jax.shard_map(
-    local,
-    mesh=mesh,
-    in_specs=_in_specs(axes, name),
-    out_specs=P(name) if is_exact else P(),
-    check_vma=False,
-  )
-  return sharded(*leaves)
-
-
-def sum_quanta(stacked: jax.Array) -> jax.Array:
-  """Returns the sum over the first axis, in its order."""
-  return _ordered_sum(stacked)
-
-
-def _stacked(
-  call: Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
-) -> list[jax.Array]:
-  if call.spec.quantum is None:
-    return [x[None] for x in _eval(call, leaves)]
-  return _quanta(call, axes, leaves)
-
-
-def _split_axis(x: jax.Array, axis: int, size: int) -> jax.Array:
-  shape = x.shape[:axis] + (x.shape[axis] // size, size) + x.shape[axis + 1 :]
-  return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _ordered_sum(x_q: jax.Array) -> jax.Array:
-  total, _ = jax.lax.scan(lambda s, x: (s + x, None), x_q[0], x_q[1:])
-  return total
-
-
-def _run_on_mesh(
-  call: Call,
-  axes: tuple[int | None, ...],
-  out_axis: int,
-  mesh: Any,
-  *leaves: jax.Array,
-) -> list[jax.Array]:
-  """Runs a stage with its items divided over a mesh."""
-  _check_divides(call, axes, mesh, leaves)
-  (name,) = mesh.axis_names
-
-  def local(*parts: jax.Array) -> list[jax.Array]:
-    if call.spec.reduces is None:
-      return _run(call, axes, *parts)
-    if call.spec.quantum is None:
-      return [jax.lax.psum(x, name) for x in _eval(call, parts)]
-    quanta = _quanta(call, axes, parts)
-    return [
-      _ordered_sum(jax.lax.all_gather(x, name, tiled=True)) for x in quanta
-    ]
-
-  out_spec = P(*[None] * out_axis, name) if call.spec.reduces is None else P()
-  # The ordered sum of gathered quanta is the same everywhere, which the
-  # replication checker cannot know.
-  sharded = jax.shard_map(
-    local,
-    mesh=mesh,
-    in_specs=_in_specs(axes, name),
-    out_specs=out_spec,
-    check_vma=False,
-  )
-  return sharded(*leaves)
-
-
-def _in_specs(axes: tuple[int | None, ...], name: str) -> tuple[Any, ...]:
-  return tuple(P() if a is None else P(*[None] * a, name) for a in axes)
-
-
-def _check_divides(
-  call: Call, axes: tuple[int | None, ...], mesh: Any, leaves: Sequence[Any]
-) -> None:
-  (size,) = {x.shape[a] for x, a in zip(leaves, axes) if a is not None}
-  if size % mesh.size:
-    raise ValueError(
-      f"stage '{call.spec.name}' has {size} items, which {mesh.size} devices do"
-      " not divide evenly; change the number of items or of devices"
-    )
-  if call.spec.quantum and (size // mesh.size) % call.spec.quantum:
-    raise ValueError(
-      f"stage '{call.spec.name}' has {size // mesh.size} items per device,"
-      f" which its quantum of {call.spec.quantum} does not divide; lower the"
-      " quantum or use fewer devices"
-    )
-
-
-def _abstract_eval(*avals: Any, call: Call, **params: Any) -> list[Any]:
+def _abstract_eval(*avals: Any, call: calls.Call, **params: Any) -> list[Any]:
   del params
-  return _traced(call, as_avals(avals)).out_avals
+  return calls.traced(call, calls.as_avals(avals)).out_avals
 
 
 def _batch(
   leaves: Sequence[Any],
   dims: Sequence[Any],
   *,
-  call: Call,
+  call: calls.Call,
   axes: tuple[int | None, ...],
   out_axis: int,
 ) -> tuple[list[Any], list[int]]:
@@ -525,7 +249,9 @@ def _batch(
   return out, [0] * len(out)
 
 
-def _jvp(primals: Any, tangents: Any, *, call: Call, **params: Any) -> Any:
+def _jvp(
+  primals: Any, tangents: Any, *, call: calls.Call, **params: Any
+) -> Any:
   raise TypeError(
     f"a gradient was taken through stage '{call.spec.name}'; take it inside a"
     " stage (a reducing stage that returns gradients), not of the macro flow"
@@ -539,7 +265,9 @@ stage_p.def_impl(
 mlir.register_lowering(
   stage_p,
   mlir.lower_fun(
-    lambda *leaves, call, axes, out_axis: _run(call, axes, *leaves),
+    lambda *leaves, call, axes, out_axis: granules.run_whole(
+      call, axes, *leaves
+    ),
     multiple_results=True,
   ),
 )

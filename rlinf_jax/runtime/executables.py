@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 
-from rlinf_jax.flow import stages
+from rlinf_jax.flow import granules
 from rlinf_jax.runtime import meshes, tracing
 
 P = jax.sharding.PartitionSpec
@@ -112,10 +112,10 @@ class Executables:
     self.compilations: list[Compilation] = []
 
   def stage(self, node: tracing.StageNode, place: Place) -> Any:
-    """Returns (*leaves) -> pieces, see `stages.run_granule`."""
+    """Returns (*leaves) -> pieces, see `granules.run_granule`."""
 
     def run(*leaves: Any) -> list[Any]:
-      return stages.run_granule(node.call, node.axes, node.out_axis, leaves)
+      return granules.run_granule(node.call, node.axes, node.out_axis, leaves)
 
     return self.custom(("stage", node.name, place), run, place, node.name)
 

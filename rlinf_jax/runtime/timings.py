@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from rlinf_jax.flow import stages
+from rlinf_jax.flow import granules
 from rlinf_jax.runtime import (
   contexts,
   executables,
@@ -324,4 +324,4 @@ def _num_outliers(seconds: Sequence[float], middle: float) -> int:
   return sum(s > OUTLIER * middle for s in seconds)
 
 
-_sum_quanta = jax.jit(stages.sum_quanta)
+_sum_quanta = jax.jit(granules.sum_quanta)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from rlinf_jax import flow
-from rlinf_jax.flow import loops, stages
+from rlinf_jax.flow import calls, loops, stages
 
 # Glue of these primitives moves values without rounding any: it gives the same
 # bits however it is compiled.
@@ -65,7 +65,7 @@ class StageNode:
   """
 
   name: str
-  call: stages.Call
+  call: calls.Call
   axes: tuple[int | None, ...]
   out_axis: int
   inputs: tuple[int, ...]
@@ -185,7 +185,7 @@ def trace(fn: Callable[..., Any], *args: Any) -> Traced:
     return out
 
   try:
-    closed = jax.make_jaxpr(flat)(*stages.as_avals(leaves))
+    closed = jax.make_jaxpr(flat)(*calls.as_avals(leaves))
   except jax.errors.ConcretizationTypeError as error:
     raise TypeError(
       "the macro flow branches in Python on a value that is known only when it"
@@ -342,7 +342,7 @@ def _num_state(args: Any, out_tree: Any, out_avals: Sequence[Any]) -> int:
       "a macro flow (state, *inputs) returns the next state, or (the next"
       f" state, results); its state is {state}, and it returned {out_tree}"
     )
-  before = stages.as_avals(jax.tree.leaves(args[0]))
+  before = calls.as_avals(jax.tree.leaves(args[0]))
   for x, y in zip(before, jax.tree.leaves(after)):
     if (x.shape, x.dtype) != (y.shape, y.dtype):
       raise TypeError(

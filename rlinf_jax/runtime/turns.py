@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from rlinf_jax.flow import stages
+from rlinf_jax.flow import granules
 from rlinf_jax.runtime import (
   contexts,
   executables,
@@ -231,7 +231,7 @@ def _turn_fn(
       made = glue(*[known[v] for v in node.glue.inputs])
       known |= dict(zip(node.glue.outputs, made))
     given = [known[v] for v in node.inputs]
-    return stages.run_granule(node.call, node.axes, node.out_axis, given)
+    return granules.run_granule(node.call, node.axes, node.out_axis, given)
 
   return run
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlinf_jax.flow import stages
+from rlinf_jax.flow import granules
 from rlinf_jax.runtime import ledgers, transport
 
 
@@ -340,4 +340,4 @@ def _concatenate(pieces: list[Any], axis: int) -> Any:
 
 @jax.jit
 def _sum_quanta(stacked: Any) -> Any:
-  return stages.sum_quanta(stacked)
+  return granules.sum_quanta(stacked)
