@@ -16,9 +16,9 @@ from rlinf_jax.runtime import (
   elasticity,
   graphs,
   machines,
+  programs,
   streams,
   tasks,
-  tracing,
 )
 from scheduler.devices import Devices
 
@@ -177,7 +177,7 @@ class Assignments:
 
 def _is_divided(task: tasks.Task) -> bool:
   return (
-    isinstance(task.node, tracing.StageNode)
+    isinstance(task.node, programs.StageNode)
     and task.kind == "compute"
     and not (task.is_call or task.node.is_barrier)
   )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import jax
 
-from rlinf_jax.runtime import graphs, machines, predictions, tracing
+from rlinf_jax.runtime import graphs, machines, predictions, programs
 from scheduler import (
   clusters,
   errors,
@@ -100,7 +100,7 @@ def why_close(graph: graphs.Graph) -> Iterator[str]:
   """Yields what keeps the flow from giving the same bits under any plan."""
   for glue in graph.traced.inexact:
     yield f"glue rounds: {glue}"
-  for _, node in tracing.stage_nodes(graph.traced.program):
+  for _, node in programs.stage_nodes(graph.traced.program):
     if (
       not node.is_barrier
       and node.spec.quantum is None

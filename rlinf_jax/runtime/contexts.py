@@ -9,8 +9,8 @@ from rlinf_jax.runtime import (
   graphs,
   ledgers,
   machines,
+  programs,
   tasks,
-  tracing,
   values,
 )
 
@@ -53,7 +53,7 @@ class Context:
   def _place_of(self, task: tasks.Task) -> executables.Place | None:
     """Returns as many of a task's devices as it uses; None on the host."""
     node = task.inner or task.node
-    if isinstance(node, tracing.LoopNode):
+    if isinstance(node, programs.LoopNode):
       return executables.for_loop(self.place(task), node)
     assert node is not None
     if node.spec.place != "mesh":

@@ -18,7 +18,7 @@ import jax
 from jax.extend import core as jex_core
 
 from rlinf_jax.flow import granules
-from rlinf_jax.runtime import meshes, tracing
+from rlinf_jax.runtime import meshes, programs
 
 P = jax.sharding.PartitionSpec
 
@@ -70,11 +70,11 @@ def for_items(place: Place, num_items: int, quantum: int | None) -> Place:
   return place_of(place.devices[:count])
 
 
-def for_loop(place: Place, node: tracing.LoopNode) -> Place:
+def for_loop(place: Place, node: programs.LoopNode) -> Place:
   """Returns as many of a place's devices as divide every stage of a loop."""
   parts = [
-    tracing.num_items(program, inner) // (inner.spec.quantum or 1)
-    for program, inner in tracing.stage_nodes(node.body)
+    programs.num_items(program, inner) // (inner.spec.quantum or 1)
+    for program, inner in programs.stage_nodes(node.body)
     if not inner.is_barrier
   ]
   return for_items(place, math.gcd(*parts), None) if parts else place
@@ -106,12 +106,12 @@ class Executables:
     compilations: what was compiled so far, in order.
   """
 
-  def __init__(self, program: tracing.Program) -> None:
+  def __init__(self, program: programs.Program) -> None:
     self._program = program
     self._made: dict[Any, Any] = {}
     self.compilations: list[Compilation] = []
 
-  def stage(self, node: tracing.StageNode, place: Place) -> Any:
+  def stage(self, node: programs.StageNode, place: Place) -> Any:
     """Returns (*leaves) -> pieces, see `granules.run_granule`."""
 
     def run(*leaves: Any) -> list[Any]:
@@ -119,15 +119,15 @@ class Executables:
 
     return self.custom(("stage", node.name, place), run, place, node.name)
 
-  def loop(self, node: tracing.LoopNode, place: Place) -> Any:
+  def loop(self, node: programs.LoopNode, place: Place) -> Any:
     """Returns (*leaves) -> outputs: a whole loop as one program."""
 
     def run(*leaves: Any) -> list[Any]:
-      return tracing.call_loop(node, leaves)
+      return programs.call_loop(node, leaves)
 
     return self.custom(("loop", node.name, place), run, place, node.name)
 
-  def glue(self, glue: tracing.Glue) -> Any:
+  def glue(self, glue: programs.Glue) -> Any:
     """Returns the glue as a jitted function of its inputs."""
     run = jex_core.jaxpr_as_fun(glue.jaxpr)
     return self.custom(("glue", id(glue)), run, None, "")

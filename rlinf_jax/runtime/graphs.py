@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlinf_jax.runtime import lanes, tracing
+from rlinf_jax.runtime import lanes, programs, tracing
 from scheduler import workflows
 
 
@@ -31,7 +31,7 @@ class Graph:
   place: dict[str, str]
   weights: dict[str, tuple[int, ...]]
 
-  def node_of(self, stage: str) -> tracing.Node:
+  def node_of(self, stage: str) -> programs.Node:
     """Returns the node of the program that a workflow's stage is (part of)."""
     for node in self.traced.program.nodes:
       if stage in _stage_names(node, self.divisions):
@@ -55,7 +55,7 @@ def describe(
   program = traced.program
   divisions = {}
   for node in program.nodes:
-    if isinstance(node, tracing.LoopNode):
+    if isinstance(node, programs.LoopNode):
       division = lanes.divide(node)
       if division is not None:
         divisions[node.name] = division
@@ -81,7 +81,7 @@ def describe(
         turns=node.length,
       )
       for node in program.nodes
-      if isinstance(node, tracing.LoopNode) and node.name in divisions
+      if isinstance(node, programs.LoopNode) and node.name in divisions
     ),
     syncs=tuple(_syncs(traced, divisions)),
     staleness=staleness,
@@ -105,16 +105,16 @@ def num_bytes(aval: Any) -> int:
 
 
 def _stage_names(
-  node: tracing.Node, divisions: dict[str, lanes.Division]
+  node: programs.Node, divisions: dict[str, lanes.Division]
 ) -> list[str]:
-  if isinstance(node, tracing.LoopNode) and node.name in divisions:
+  if isinstance(node, programs.LoopNode) and node.name in divisions:
     return [inner.name for inner in node.body.nodes]
   return [node.name]
 
 
 def _stages(
   traced: tracing.Traced,
-  node: tracing.Node,
+  node: programs.Node,
   divisions: dict[str, lanes.Division],
   weights: dict[str, tuple[int, ...]],
 ) -> Iterator[tuple[workflows.Stage, str]]:
@@ -124,7 +124,7 @@ def _stages(
   def state_bytes(name: str) -> int:
     return sum(num_bytes(avals[i]) for i in weights[name])
 
-  if isinstance(node, tracing.LoopNode):
+  if isinstance(node, programs.LoopNode):
     if node.name not in divisions:
       yield (
         workflows.Stage(
@@ -137,14 +137,14 @@ def _stages(
       )
       return
     for inner in node.body.nodes:
-      assert isinstance(inner, tracing.StageNode)
+      assert isinstance(inner, programs.StageNode)
       yield _stage(node.body, inner, state_bytes(inner.name))
     return
   yield _stage(program, node, state_bytes(node.name))
 
 
 def _stage(
-  program: tracing.Program, node: tracing.StageNode, state_bytes: int
+  program: programs.Program, node: programs.StageNode, state_bytes: int
 ) -> tuple[workflows.Stage, str]:
   spec = node.spec
   kind: workflows.Kind = "infer" if spec.place == "mesh" else "host"
@@ -152,7 +152,7 @@ def _stage(
     workflows.Stage(
       name=node.name,
       kind=kind,
-      items=tracing.num_items(program, node),
+      items=programs.num_items(program, node),
       quantum=math.lcm(spec.quantum or 1, spec.groups),
       granule_min=math.lcm(spec.quantum or 1, spec.groups),
       group=spec.groups,
@@ -172,21 +172,21 @@ def _weights(
   for node in program.nodes:
     for name, values in _reads(program, node, divisions):
       whole = [v for v, axis in values if axis is None]
-      found = tracing.sources(program, whole) & set(position)
+      found = programs.sources(program, whole) & set(position)
       weights[name] = tuple(sorted(position[v] for v in found))
   return weights
 
 
 def _reads(
-  program: tracing.Program,
-  node: tracing.Node,
+  program: programs.Program,
+  node: programs.Node,
   divisions: dict[str, lanes.Division],
 ) -> Iterator[tuple[str, list[tuple[int, int | None]]]]:
   """Yields each workflow stage of a node with the program's values it reads.
 
   Each value comes with its axis of items, None where it is read whole.
   """
-  if isinstance(node, tracing.StageNode):
+  if isinstance(node, programs.StageNode):
     yield node.name, list(zip(node.inputs, node.axes))
   elif node.name not in divisions:
     yield node.name, [(v, None) for v in node.inputs]
@@ -195,7 +195,7 @@ def _reads(
     outer = dict(zip(body.inputs, node.inputs))
     is_stacked = set(body.inputs[node.num_consts + node.num_carry :])
     for inner in body.nodes:
-      found = tracing.sources(body, inner.inputs) & set(outer)
+      found = programs.sources(body, inner.inputs) & set(outer)
       yield (
         inner.name,
         [
@@ -206,10 +206,10 @@ def _reads(
 
 
 def out_axis(
-  node: tracing.Node, value: int, divisions: dict[str, lanes.Division]
+  node: programs.Node, value: int, divisions: dict[str, lanes.Division]
 ) -> int | None:
   """Returns the axis of items of a value that a node makes, or None."""
-  if isinstance(node, tracing.StageNode):
+  if isinstance(node, programs.StageNode):
     if node.is_barrier or node.spec.reduces is not None:
       return None
     return node.out_axis
@@ -221,7 +221,7 @@ def out_axis(
 
 
 def _edges(
-  program: tracing.Program, divisions: dict[str, lanes.Division]
+  program: programs.Program, divisions: dict[str, lanes.Division]
 ) -> Iterator[workflows.Edge]:
   for node in program.nodes:
     for name, values in _reads(program, node, divisions):
@@ -229,7 +229,7 @@ def _edges(
       carried: dict[str, int] = {}
       items: dict[str, int] = {}
       for v, axis in values:
-        for source in tracing.sources(program, [v]):
+        for source in programs.sources(program, [v]):
           if source not in program.maker:
             continue
           maker = program.nodes[program.maker[source]]
@@ -254,24 +254,24 @@ def _edges(
           item_bytes=-(-carried[origin] // items[origin]),
           reads=how,
         )
-    if isinstance(node, tracing.LoopNode) and node.name in divisions:
+    if isinstance(node, programs.LoopNode) and node.name in divisions:
       yield from _loop_edges(node, divisions[node.name])
 
 
 def _num_items(
-  program: tracing.Program,
-  node: tracing.Node,
+  program: programs.Program,
+  node: programs.Node,
   divisions: dict[str, lanes.Division],
 ) -> int:
   """Returns the items of the workflow stage that hands on a node's results."""
-  if isinstance(node, tracing.StageNode):
-    return tracing.num_items(program, node)
+  if isinstance(node, programs.StageNode):
+    return programs.num_items(program, node)
   division = divisions.get(node.name)
   return 1 if division is None else division.items
 
 
 def _loop_edges(
-  node: tracing.LoopNode, division: lanes.Division
+  node: programs.LoopNode, division: lanes.Division
 ) -> Iterator[workflows.Edge]:
   """Yields what passes between a loop's stages, in a turn and to the next."""
   body = node.body
@@ -280,12 +280,12 @@ def _loop_edges(
   order = [inner.name for inner in body.nodes]
   pairs: dict[tuple[str, str], int] = {}
   for inner in body.nodes:
-    for source in tracing.sources(body, inner.inputs):
+    for source in programs.sources(body, inner.inputs):
       makers = [source] if source in body.maker else []
       if source in handed_on:
         makers = [
           v
-          for v in tracing.sources(body, [handed_on[source]])
+          for v in programs.sources(body, [handed_on[source]])
           if v in body.maker
         ]
       for v in makers:
@@ -336,33 +336,33 @@ def _syncs(
 
 
 def _makers(
-  program: tracing.Program, leaf: int, divisions: dict[str, lanes.Division]
+  program: programs.Program, leaf: int, divisions: dict[str, lanes.Division]
 ) -> Iterator[str]:
   """Yields the stages that make a state leaf's next value."""
-  for source in tracing.sources(program, [program.outputs[leaf]]):
+  for source in programs.sources(program, [program.outputs[leaf]]):
     if source in program.maker:
       maker = program.nodes[program.maker[source]]
       yield _stage_names(maker, divisions)[-1]
 
 
-def _unsynced(program: tracing.Program, values: Iterable[int]) -> set[int]:
+def _unsynced(program: programs.Program, values: Iterable[int]) -> set[int]:
   """Returns the inputs that values read otherwise than through `flow.sync`."""
-  found = tracing.sources(program, values, with_synced=False)
+  found = programs.sources(program, values, with_synced=False)
   return found & set(program.inputs)
 
 
-def _synced(program: tracing.Program, values: Sequence[int]) -> set[int]:
+def _synced(program: programs.Program, values: Sequence[int]) -> set[int]:
   """Returns the state leaves that values read through `flow.sync`."""
   passed = set()
   for after, before in program.syncs.items():
     # A value that no longer reaches the leaf once the sync is cut reads it.
     if any(_reaches(program, v, after) for v in values):
-      passed |= tracing.sources(program, [before]) & set(program.inputs)
+      passed |= programs.sources(program, [before]) & set(program.inputs)
   return passed
 
 
-def _reaches(program: tracing.Program, value: int, target: int) -> bool:
-  makers: dict[int, tracing.Glue] = {}
+def _reaches(program: programs.Program, value: int, target: int) -> bool:
+  makers: dict[int, programs.Glue] = {}
   for glue in [n.glue for n in program.nodes] + [program.glue]:
     if glue is not None:
       makers |= dict.fromkeys(glue.outputs, glue)

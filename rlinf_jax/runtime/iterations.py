@@ -14,8 +14,8 @@ from rlinf_jax.runtime import (
   contexts,
   graphs,
   lanes,
+  programs,
   tasks,
-  tracing,
   turns,
   values,
 )
@@ -72,7 +72,7 @@ class Iteration:
       return ()
     if task.kind in ("swap_in", "swap_out"):
       return self._swap(task)
-    if isinstance(node, tracing.LoopNode):
+    if isinstance(node, programs.LoopNode):
       if task.inner is None:
         return self._run_loop(task, node)
       return self._loop_state(node).run(task)
@@ -81,7 +81,7 @@ class Iteration:
   def weight(self, task: tasks.Task) -> float:
     """Returns how much work a task is, by its stage's weights; 0 without."""
     node = task.node
-    if not isinstance(node, tracing.StageNode) or node.spec.weight is None:
+    if not isinstance(node, programs.StageNode) or node.spec.weight is None:
       return 0.0
     leaves: Any = range(len(node.inputs))
     i = jax.tree.unflatten(node.call.in_tree, leaves)[node.spec.weight]
@@ -108,22 +108,22 @@ class Iteration:
       self._context.board, self._context.ledger, what=what, **kwargs
     )
 
-  def _of_node(self, node: tracing.Node, v: int) -> values.Value:
+  def _of_node(self, node: programs.Node, v: int) -> values.Value:
     axis = graphs.out_axis(node, v, self._context.graph.divisions)
     aval = self._context.program.avals[v]
     is_sum = (
-      isinstance(node, tracing.StageNode) and node.spec.reduces is not None
+      isinstance(node, programs.StageNode) and node.spec.reduces is not None
     )
     num_items = 1 if axis is None else int(aval.shape[axis])
     if is_sum:
-      assert isinstance(node, tracing.StageNode)
-      num_items = tracing.num_items(self._context.program, node)
+      assert isinstance(node, programs.StageNode)
+      num_items = programs.num_items(self._context.program, node)
     return self._value(
       f"result of {node.name}", axis=axis, num_items=num_items, is_sum=is_sum
     )
 
   def _add_glue(
-    self, glue: tracing.Glue | None, known: dict[int, values.Value]
+    self, glue: programs.Glue | None, known: dict[int, values.Value]
   ) -> None:
     """Adds the values that glue makes, computed when they are first read."""
     if glue is None:
@@ -177,7 +177,7 @@ class Iteration:
     assert move.node is not None
     node = reader.node
     place = self._context.place_of(reader)
-    if isinstance(node, tracing.LoopNode):
+    if isinstance(node, programs.LoopNode):
       consts = node.inputs[: node.num_consts] if is_weights else ()
       given: list[tuple[int, int | None]] = [(v, None) for v in consts]
     else:
@@ -201,7 +201,7 @@ class Iteration:
         found.append(value.send_ahead(start, stop, axis, layout))
     return found
 
-  def _run_stage(self, task: tasks.Task, node: tracing.StageNode) -> Any:
+  def _run_stage(self, task: tasks.Task, node: programs.StageNode) -> Any:
     start, stop = task.items
     place = self._context.place_of(task)
     if place is None:
@@ -217,7 +217,7 @@ class Iteration:
     self._give(node, start, stop, out)
     return out
 
-  def _run_on_host(self, task: tasks.Task, node: tracing.StageNode) -> Any:
+  def _run_on_host(self, task: tasks.Task, node: programs.StageNode) -> Any:
     parts = [task.items]
     if not (node.is_barrier or task.is_call):
       whole = math.lcm(node.spec.quantum or 1, node.spec.groups)
@@ -236,7 +236,7 @@ class Iteration:
     return ()
 
   def _give(
-    self, node: tracing.StageNode, start: int, stop: int, out: Sequence[Any]
+    self, node: programs.StageNode, start: int, stop: int, out: Sequence[Any]
   ) -> None:
     for v, x in zip(node.outputs, out):
       if node.is_barrier:
@@ -244,7 +244,7 @@ class Iteration:
       else:
         self._values[v].add(start, stop, x)
 
-  def _run_loop(self, task: tasks.Task, node: tracing.LoopNode) -> Any:
+  def _run_loop(self, task: tasks.Task, node: programs.LoopNode) -> Any:
     place = self._context.place_of(task)
     assert place is not None
     division = self._context.graph.divisions.get(node.name)
@@ -258,7 +258,7 @@ class Iteration:
       self._values[v].put(x)
     return out
 
-  def _loop_state(self, node: tracing.LoopNode) -> turns.LoopState:
+  def _loop_state(self, node: programs.LoopNode) -> turns.LoopState:
     with self._lock:
       if node.name not in self._loops:
         self._loops[node.name] = turns.LoopState(
@@ -318,7 +318,7 @@ def _side_by_side(
 
 
 def _outer_axis(
-  node: tracing.LoopNode, position: int, division: lanes.Division | None
+  node: programs.LoopNode, position: int, division: lanes.Division | None
 ) -> int | None:
   if division is None:
     return None

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 
-from rlinf_jax.runtime import tracing
+from rlinf_jax.runtime import programs
 
 # Glue that treats each item by itself, whatever axis items are on.
 _ITEMWISE = frozenset(
@@ -37,10 +37,10 @@ class Division:
   axes: dict[int, int]
 
 
-def divide(node: tracing.LoopNode) -> Division | None:
+def divide(node: programs.LoopNode) -> Division | None:
   """Returns how a loop can be divided into lanes; None where it cannot."""
   body = node.body
-  if not all(isinstance(inner, tracing.StageNode) for inner in body.nodes):
+  if not all(isinstance(inner, programs.StageNode) for inner in body.nodes):
     return None
   axes = _axes(node)
   if axes is None:
@@ -56,11 +56,11 @@ def divide(node: tracing.LoopNode) -> Division | None:
   return Division(items=items.pop(), axes=axes)
 
 
-def _axes(node: tracing.LoopNode) -> dict[int, int] | None:
+def _axes(node: programs.LoopNode) -> dict[int, int] | None:
   body = node.body
   axes: dict[int, int] = {}
   for inner in body.nodes:
-    assert isinstance(inner, tracing.StageNode)
+    assert isinstance(inner, programs.StageNode)
     if inner.spec.reduces is not None or inner.is_barrier:
       return None
     axes |= {v: a for v, a in zip(inner.inputs, inner.axes) if a is not None}
@@ -85,7 +85,7 @@ def _axes(node: tracing.LoopNode) -> dict[int, int] | None:
     changed = axes != before
   shared = set(body.inputs[: node.num_consts])
   for inner in body.nodes:
-    assert isinstance(inner, tracing.StageNode)
+    assert isinstance(inner, programs.StageNode)
     for v, axis in zip(inner.inputs, inner.axes):
       # A constant cannot be divided, an item cannot be shared.
       if (axis is None) == (v in axes) or (axis is not None and v in shared):
@@ -93,7 +93,7 @@ def _axes(node: tracing.LoopNode) -> dict[int, int] | None:
   return axes
 
 
-def _through(glue: tracing.Glue, axes: dict[int, int]) -> bool:
+def _through(glue: programs.Glue, axes: dict[int, int]) -> bool:
   """Carries axes of items through glue; False where it mixes items."""
   jaxpr = glue.jaxpr.jaxpr
   of_var: dict[Any, int] = {

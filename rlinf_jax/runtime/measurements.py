@@ -30,6 +30,7 @@ from rlinf_jax.runtime import (
   executor,
   graphs,
   machines,
+  programs,
   tasks,
   timings,
   tracing,
@@ -125,7 +126,7 @@ def fingerprint(graph: graphs.Graph, machine: machines.Machine) -> str:
     machine.cluster.num_devices,
     [
       (node.name, [str(program.avals[v]) for v in node.inputs])
-      for program, node in tracing.stage_nodes(graph.traced.program)
+      for program, node in programs.stage_nodes(graph.traced.program)
     ],
     [(s.name, s.items, s.quantum) for s in graph.workflow.stages],
     "with hand-off",
@@ -290,7 +291,7 @@ class _Found:
     if point in self._timings:
       return
     node = self._graph.node_of(point.stage)
-    if not isinstance(node, tracing.LoopNode) or node.name == point.stage:
+    if not isinstance(node, programs.LoopNode) or node.name == point.stage:
       self._timings[point] = self._bench.stage(
         point.stage, point.granule, point.devices
       )
@@ -347,7 +348,7 @@ class _Found:
       law=profiles.Table(samples=tuple(samples), extrapolate=True),
     )
 
-  def _is_fusible(self, node: tracing.LoopNode) -> bool:
+  def _is_fusible(self, node: programs.LoopNode) -> bool:
     return all(
       self._graph.place[inner.name] == "mesh" for inner in node.body.nodes
     )
@@ -406,7 +407,7 @@ def _counts(available: int) -> list[int]:
 
 def _is_barrier(graph: graphs.Graph, stage: str) -> bool:
   node = graph.node_of(stage)
-  return isinstance(node, tracing.StageNode) and node.is_barrier
+  return isinstance(node, programs.StageNode) and node.is_barrier
 
 
 def _part(items: int, smallest: int) -> int:

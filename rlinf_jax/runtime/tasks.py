@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence, Set
 
-from rlinf_jax.runtime import graphs, tracing
+from rlinf_jax.runtime import graphs, programs
 from scheduler import plans
 from scheduler.devices import Devices
 
@@ -34,8 +34,8 @@ class Task:
 
   kind: str
   stage: str
-  node: tracing.Node | None
-  inner: tracing.StageNode | None
+  node: programs.Node | None
+  inner: programs.StageNode | None
   items: tuple[int, int]
   turn: int
   devices: Devices
@@ -108,10 +108,10 @@ def make(plan: plans.FlatPlan, graph: graphs.Graph) -> TaskPlan:
       )
       continue
     task_of[i] = len(tasks)
-    inner: tracing.StageNode | None = None
-    if isinstance(node, tracing.LoopNode) and loop is not None:
+    inner: programs.StageNode | None = None
+    if isinstance(node, programs.LoopNode) and loop is not None:
       found = node.body.by_name[activity.stage]
-      assert isinstance(found, tracing.StageNode)
+      assert isinstance(found, programs.StageNode)
       inner = found
     made = _task(plan, [i], node, kind=activity.kind, inner=inner)
     is_call = made.kind == "compute" and graph.place[made.stage] == "process"
@@ -181,7 +181,7 @@ def _shared(
   }
   of_stage: dict[str, list[int]] = {}
   for t, task in enumerate(tasks):
-    is_divided = isinstance(task.node, tracing.StageNode) and not (
+    is_divided = isinstance(task.node, programs.StageNode) and not (
       task.node.is_barrier or task.is_call
     )
     if task.kind == "compute" and is_divided:
@@ -226,10 +226,10 @@ def _order_arcs(plan: plans.FlatPlan, calls: Set[int]) -> Iterator[plans.Arc]:
 def _task(
   plan: plans.FlatPlan,
   activities: Sequence[int],
-  node: tracing.Node | None,
+  node: programs.Node | None,
   *,
   kind: str,
-  inner: tracing.StageNode | None = None,
+  inner: programs.StageNode | None = None,
 ) -> Task:
   first = plan.activities[activities[0]]
   devices = Devices()
@@ -248,7 +248,7 @@ def _task(
   )
 
 
-def _node(graph: graphs.Graph, stage: str) -> tracing.Node | None:
+def _node(graph: graphs.Graph, stage: str) -> programs.Node | None:
   try:
     return graph.node_of(stage)
   except KeyError:

@@ -25,8 +25,8 @@ from rlinf_jax.runtime import (
   iterations,
   ledgers,
   machines,
+  programs,
   tasks,
-  tracing,
   transport,
   values,
 )
@@ -116,7 +116,7 @@ class Bench:
     glue_s = self._glue_s[stage] * granule / items
     return dataclasses.replace(timing, seconds=timing.seconds + glue_s)
 
-  def fused(self, node: tracing.LoopNode, devices: int) -> Timing:
+  def fused(self, node: programs.LoopNode, devices: int) -> Timing:
     """Returns what a loop takes as one program."""
     first = node.body.nodes[0].name
     if node.name not in self._graph.divisions:
@@ -130,7 +130,7 @@ class Bench:
     return timing
 
   def lane(
-    self, node: tracing.LoopNode, granule: int, devices: int
+    self, node: programs.LoopNode, granule: int, devices: int
   ) -> dict[str, Timing]:
     """Returns what a turn of one lane takes, by stage of a loop.
 
@@ -168,7 +168,7 @@ class Bench:
     return self._repeat(read).seconds
 
   def _run_once(self, args: Sequence[Any]) -> None:
-    def stage_fn(node: tracing.StageNode, leaves: list[Any]) -> Any:
+    def stage_fn(node: programs.StageNode, leaves: list[Any]) -> Any:
       if node.spec.place != "mesh":
         out = node.call.on_host(*leaves)
         if node.spec.place == "process":
@@ -185,14 +185,14 @@ class Bench:
       self._known.update(zip(node.outputs, out))
       return out
 
-    def loop_fn(node: tracing.LoopNode, leaves: list[Any]) -> Any:
+    def loop_fn(node: programs.LoopNode, leaves: list[Any]) -> Any:
       here = transport.send(leaves, self._home.replicated())
       out = self._compiled.loop(node, self._home)(*here)
       self._bytes[node.name] = self._compiled.compilations[-1].num_bytes
       self._known.update(zip(node.outputs, out))
       return out
 
-    tracing.evaluate(
+    programs.evaluate(
       self._program,
       args,
       stage_fn=stage_fn,
@@ -243,7 +243,7 @@ class Bench:
   def _task(
     self,
     stage: str,
-    node: tracing.Node,
+    node: programs.Node,
     granule: int,
     devices: int,
     **fields: Any,
@@ -266,7 +266,7 @@ class Bench:
     )
 
   def _turns(
-    self, node: tracing.LoopNode, granule: int, devices: int, count: int
+    self, node: programs.LoopNode, granule: int, devices: int, count: int
   ) -> dict[str, tuple[list[float], list[float]]]:
     """Returns seconds, and seconds of all cores, of each stage's turns."""
     iteration = self._make_iteration(devices)

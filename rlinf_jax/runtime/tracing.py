@@ -1,26 +1,21 @@
-"""Macro flows as programs: stages, loops and syncs, with glue between them.
+"""Macro flows, recorded as programs through `jax.make_jaxpr`.
 
-`trace` records a macro flow through `jax.make_jaxpr`, in which each stage is
-one equation. What stands between stages is glue: it has no node of its own, and
-each node that needs some of it computes it for itself.
-
-Letters: values are numbered; a program's inputs come first.
+Each stage is one equation of the jaxpr.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from rlinf_jax import flow
 from rlinf_jax.flow import calls, loops, stages
+from rlinf_jax.runtime import programs
 
 # Glue of these primitives moves values without rounding any: it gives the same
 # bits however it is compiled.
@@ -33,113 +28,6 @@ _EXACT = frozenset(
   " random_wrap threefry2x32 reduce_and reduce_or reduce_max reduce_min argmax"
   " argmin sign abs is_finite clamp split optimization_barrier".split()
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Glue:
-  """Plain JAX between nodes.
-
-  Attributes:
-    jaxpr: closed, from `inputs` to `outputs`.
-    inputs: values read.
-    outputs: values made.
-  """
-
-  jaxpr: Any
-  inputs: tuple[int, ...]
-  outputs: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StageNode:
-  """One call of a stage.
-
-  Attributes:
-    name: unique in its program: the stage's, with #2, #3 ... for later calls.
-    call: the stage's function of flat leaves.
-    axes: the axis of items of each input, or None.
-    out_axis: the axis of items of each output.
-    inputs: values read.
-    outputs: values made.
-    glue: what has to be computed before, of values that nodes make.
-  """
-
-  name: str
-  call: calls.Call
-  axes: tuple[int | None, ...]
-  out_axis: int
-  inputs: tuple[int, ...]
-  outputs: tuple[int, ...]
-  glue: Glue | None = None
-
-  @property
-  def spec(self) -> flow.Spec:
-    return self.call.spec
-
-  @functools.cached_property
-  def is_barrier(self) -> bool:
-    return all(axis is None for axis in self.axes)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoopNode:
-  """A loop over stages.
-
-  Attributes:
-    name: the names of its stages, joined by "+".
-    body: (constants, carry, x) -> (carry, y).
-    num_consts: leading inputs that every turn sees alike.
-    num_carry: inputs after them, and leading outputs, that each turn hands on.
-    length: turns.
-    inputs: values read.
-    outputs: values made.
-    glue: see `StageNode`.
-  """
-
-  name: str
-  body: Program
-  num_consts: int
-  num_carry: int
-  length: int
-  inputs: tuple[int, ...]
-  outputs: tuple[int, ...]
-  glue: Glue | None = None
-
-
-Node = StageNode | LoopNode
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Program:
-  """A traced macro flow, or the body of a loop.
-
-  Attributes:
-    inputs: values that it is given.
-    outputs: values that it returns.
-    nodes: in an order in which each reads only what earlier ones made.
-    glue: what has to be computed after the nodes, for the outputs.
-    syncs: values that came through `flow.sync` -> what they were before.
-    constants: values known when it was traced.
-    avals: shape and dtype of each value.
-  """
-
-  inputs: tuple[int, ...]
-  outputs: tuple[int, ...]
-  nodes: tuple[Node, ...]
-  glue: Glue | None
-  syncs: dict[int, int]
-  constants: dict[int, Any]
-  avals: tuple[Any, ...]
-
-  @functools.cached_property
-  def maker(self) -> dict[int, int]:
-    """The node, by position, that makes a value; glue and inputs have none."""
-    return {v: i for i, node in enumerate(self.nodes) for v in node.outputs}
-
-  @functools.cached_property
-  def by_name(self) -> dict[str, Node]:
-    """Nodes by their names."""
-    return {node.name: node for node in self.nodes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +44,7 @@ class Traced:
       close under a plan, not bitwise.
   """
 
-  program: Program
+  program: programs.Program
   in_tree: Any
   out_tree: Any
   num_state: int
@@ -207,127 +95,6 @@ def trace(fn: Callable[..., Any], *args: Any) -> Traced:
   )
 
 
-def evaluate(
-  program: Program,
-  args: Sequence[Any],
-  *,
-  stage_fn: Callable[[StageNode, list[Any]], Sequence[Any]],
-  loop_fn: Callable[[LoopNode, list[Any]], Sequence[Any]],
-  glue_fn: Callable[[Glue], Callable[..., Sequence[Any]]] | None = None,
-) -> list[Any]:
-  """Returns a program's outputs, running each node by a function.
-
-  Args:
-    program: what to run.
-    args: the values of its inputs.
-    stage_fn: runs one stage.
-    loop_fn: runs one loop.
-    glue_fn: makes glue a function; by default each operation runs by itself.
-  """
-  glue_fn = glue_fn or (lambda glue: jex_core.jaxpr_as_fun(glue.jaxpr))
-  known = dict(zip(program.inputs, args)) | program.constants
-  for after, before in program.syncs.items():
-    if before in known:
-      known[after] = known[before]
-
-  def run(glue: Glue | None) -> None:
-    if glue is not None:
-      given = [known[v] for v in glue.inputs]
-      known.update(zip(glue.outputs, glue_fn(glue)(*given)))
-      for after, before in program.syncs.items():
-        if before in known and after not in known:
-          known[after] = known[before]
-
-  for node in program.nodes:
-    run(node.glue)
-    given = [known[v] for v in node.inputs]
-    out = (
-      stage_fn(node, given)
-      if isinstance(node, StageNode)
-      else loop_fn(node, given)
-    )
-    known.update(zip(node.outputs, out))
-  run(program.glue)
-  return [known[v] for v in program.outputs]
-
-
-def call_stage(node: StageNode, args: Sequence[Any]) -> list[Any]:
-  """Runs a stage as the flow itself does: eagerly, or traced, on any mesh."""
-  return stages.bind(node.call, node.axes, node.out_axis, args)
-
-
-def call_loop(node: LoopNode, args: Sequence[Any]) -> list[Any]:
-  """Runs a loop as one `scan`."""
-  consts = args[: node.num_consts]
-  first = node.num_consts + node.num_carry
-
-  def body(carry: Any, x: Any) -> Any:
-    out = evaluate(
-      node.body,
-      [*consts, *carry, *x],
-      stage_fn=call_stage,
-      loop_fn=call_loop,
-    )
-    return out[: node.num_carry], out[node.num_carry :]
-
-  carry, ys = jax.lax.scan(
-    body,
-    list(args[node.num_consts : first]),
-    list(args[first:]),
-    length=node.length,
-  )
-  return [*carry, *ys]
-
-
-def stage_nodes(program: Program) -> Iterator[tuple[Program, StageNode]]:
-  """Yields every stage, those in loops too, with the program it is part of."""
-  for node in program.nodes:
-    if isinstance(node, StageNode):
-      yield program, node
-    else:
-      yield from stage_nodes(node.body)
-
-
-def num_items(program: Program, node: StageNode) -> int:
-  """Returns a stage's items; 1 of a barrier."""
-  for v, axis in zip(node.inputs, node.axes):
-    if axis is not None:
-      return int(program.avals[v].shape[axis])
-  return 1
-
-
-def sources(
-  program: Program, values: Iterable[int], *, with_synced: bool = True
-) -> set[int]:
-  """Returns the nodes and inputs that values come from, as the values made.
-
-  Glue and syncs are looked through: each result is a value that a node makes,
-  an input, or a constant.
-
-  Args:
-    program: what the values are of.
-    values: by number.
-    with_synced: whether to look behind syncs, or to leave out what is there.
-  """
-  makers: dict[int, Glue] = {}
-  for glue in [n.glue for n in program.nodes] + [program.glue]:
-    if glue is not None:
-      makers |= dict.fromkeys(glue.outputs, glue)
-  found, todo, seen = set(), list(values), set()
-  while todo:
-    v = todo.pop()
-    if v in seen:
-      continue
-    seen.add(v)
-    if v in program.syncs:
-      todo += [program.syncs[v]] * with_synced
-    elif v in makers and v not in program.maker:
-      todo += makers[v].inputs
-    else:
-      found.add(v)
-  return found
-
-
 def _num_state(args: Any, out_tree: Any, out_avals: Sequence[Any]) -> int:
   if not args:
     raise TypeError("a macro flow takes its state as its first argument")
@@ -352,7 +119,9 @@ def _num_state(args: Any, out_tree: Any, out_avals: Sequence[Any]) -> int:
   return state.num_leaves
 
 
-def _program(jaxpr: Any, consts: Sequence[Any], inexact: list[str]) -> Program:
+def _program(
+  jaxpr: Any, consts: Sequence[Any], inexact: list[str]
+) -> programs.Program:
   numbers: dict[Any, int] = {}
   avals: list[Any] = []
   constants: dict[int, Any] = {}
@@ -373,7 +142,7 @@ def _program(jaxpr: Any, consts: Sequence[Any], inexact: list[str]) -> Program:
   producer = {v: e for e in jaxpr.eqns for v in e.outvars}
   slicer = _Slicer(jaxpr, producer, number)
   syncs: dict[int, int] = {}
-  nodes: list[Node] = []
+  nodes: list[programs.Node] = []
   used: dict[str, int] = {}
   for eqn in _needed(jaxpr):
     if eqn.primitive is loops.sync_p:
@@ -388,7 +157,7 @@ def _program(jaxpr: Any, consts: Sequence[Any], inexact: list[str]) -> Program:
     else:
       _check_glue(eqn, inexact)
   outputs = tuple(number(v) for v in jaxpr.outvars)
-  return Program(
+  return programs.Program(
     inputs=inputs,
     outputs=outputs,
     nodes=tuple(nodes),
@@ -401,12 +170,12 @@ def _program(jaxpr: Any, consts: Sequence[Any], inexact: list[str]) -> Program:
 
 def _node(
   eqn: Any, name: str, number: Any, slicer: _Slicer, inexact: list[str]
-) -> Node:
+) -> programs.Node:
   inputs = tuple(number(v) for v in eqn.invars)
   outputs = tuple(number(v) for v in eqn.outvars)
   glue = slicer.before(eqn.invars)
   if eqn.primitive is stages.stage_p:
-    return StageNode(
+    return programs.StageNode(
       name=name,
       call=eqn.params["call"],
       axes=eqn.params["axes"],
@@ -416,7 +185,7 @@ def _node(
       glue=glue,
     )
   body = eqn.params["jaxpr"]
-  return LoopNode(
+  return programs.LoopNode(
     name=name,
     body=_program(body.jaxpr, body.consts, inexact),
     num_consts=eqn.params["num_consts"],
@@ -436,7 +205,7 @@ class _Slicer:
   producer: dict[Any, Any]
   number: Callable[[Any], int]
 
-  def before(self, atoms: Sequence[Any]) -> Glue | None:
+  def before(self, atoms: Sequence[Any]) -> programs.Glue | None:
     """Returns the glue between nodes (or inputs) and these variables."""
     wanted = [a for a in atoms if not isinstance(a, jex_core.Literal)]
     needed, inputs, todo = set(), [], list(wanted)
@@ -464,7 +233,7 @@ class _Slicer:
       eqns=eqns,
       debug_info=self.jaxpr.debug_info.with_unknown_names(),
     )
-    return Glue(
+    return programs.Glue(
       jaxpr=jex_core.ClosedJaxpr(sub, ()),
       inputs=tuple(self.number(v) for v in invars),
       outputs=tuple(self.number(v) for v in outvars),

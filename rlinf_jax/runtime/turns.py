@@ -15,8 +15,8 @@ from rlinf_jax.flow import granules
 from rlinf_jax.runtime import (
   contexts,
   executables,
+  programs,
   tasks,
-  tracing,
   transport,
   values,
 )
@@ -37,7 +37,7 @@ class LoopState:
   def __init__(
     self,
     context: contexts.Context,
-    node: tracing.LoopNode,
+    node: programs.LoopNode,
     outer: dict[int, values.Value],
   ) -> None:
     self._context, self._node, self._outer = context, node, outer
@@ -68,7 +68,7 @@ class LoopState:
     return out
 
   def _run_on_mesh(
-    self, lane: _Lane, inner: tracing.StageNode, task: tasks.Task
+    self, lane: _Lane, inner: programs.StageNode, task: tasks.Task
   ) -> list[Any]:
     place = self._context.place_of(task)
     assert place is not None
@@ -85,7 +85,7 @@ class LoopState:
     return run(np.int32(task.turn), np.int32(lane.start), *given)
 
   def _run_on_host(
-    self, lane: _Lane, inner: tracing.StageNode, turn: int
+    self, lane: _Lane, inner: programs.StageNode, turn: int
   ) -> list[Any]:
     at = {v: self._on_host(lane, v, turn) for v in _needs(inner)}
     if inner.glue is not None:
@@ -199,7 +199,7 @@ class _Lane:
     return self.stop - self.start
 
 
-def _needs(node: tracing.StageNode) -> list[int]:
+def _needs(node: programs.StageNode) -> list[int]:
   made = set(node.glue.outputs) if node.glue else set()
   reads = [*(node.glue.inputs if node.glue else ())]
   reads += [v for v in node.inputs if v not in made]
@@ -207,7 +207,7 @@ def _needs(node: tracing.StageNode) -> list[int]:
 
 
 def _turn_fn(
-  node: tracing.StageNode,
+  node: programs.StageNode,
   needs: Sequence[int],
   stacked: Sequence[int],
   axes: dict[int, int],

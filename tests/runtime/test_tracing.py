@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlinf_jax import flow
-from rlinf_jax.runtime import graphs, tracing
+from rlinf_jax.runtime import graphs, programs, tracing
 from scheduler import errors
 from scheduler.workflows import Edge, WeightSync
 from tests.runtime import flows
@@ -74,11 +74,11 @@ def test_state_is_what_comes_back_in_the_same_place(example):
 
 def test_a_program_evaluates_to_what_the_flow_returns(example):
   args = jax.tree.leaves((flows.first_state(), jax.random.key(0)))
-  out = tracing.evaluate(
+  out = programs.evaluate(
     example.traced.program,
     args,
-    stage_fn=tracing.call_stage,
-    loop_fn=tracing.call_loop,
+    stage_fn=programs.call_stage,
+    loop_fn=programs.call_loop,
   )
   expected = flows.iteration(flows.first_state(), jax.random.key(0))
   for x, y in zip(out, jax.tree.leaves(expected)):
