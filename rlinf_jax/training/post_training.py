@@ -15,7 +15,7 @@ import numpy as np
 from rlinf_jax import checkpoints, runtime, types
 from rlinf_jax.algorithms import grpo
 from rlinf_jax.reporting import interrupts, metrics, progress
-from rlinf_jax.training import tasks
+from rlinf_jax.training import stopping, tasks
 
 CHECKPOINTS = "checkpoints"
 
@@ -210,14 +210,12 @@ class _Run:
     )
 
   def _must_stop(self, interrupt: interrupts.Interrupt) -> bool:
-    if interrupt.is_requested:
-      return True
-    max_minutes = self.options.max_minutes
-    elapsed_s = time.monotonic() - self.start_s
-    if max_minutes is None or elapsed_s < 60 * max_minutes:
-      return False
-    self.display.print(f"stopping after --max_minutes={max_minutes:g}")
-    return True
+    return stopping.must_stop(
+      interrupt,
+      self.display,
+      start_s=self.start_s,
+      max_minutes=self.options.max_minutes,
+    )
 
   def _report(self, done: int, row: dict[str, float]) -> None:
     row = {**row, "wall_s": time.monotonic() - self.start_s}

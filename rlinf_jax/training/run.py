@@ -23,6 +23,7 @@ from rlinf_jax.reporting import (
   statistics,
 )
 from rlinf_jax.training import programs as programs_lib
+from rlinf_jax.training import stopping
 
 CHECKPOINTS = "checkpoints"
 
@@ -244,14 +245,12 @@ class _Run:
     )
 
   def _must_stop(self, interrupt: interrupts.Interrupt) -> bool:
-    if interrupt.is_requested:
-      return True
-    max_minutes = self.options.max_minutes
-    elapsed_s = time.monotonic() - self.start_s
-    if max_minutes is None or elapsed_s < 60 * max_minutes:
-      return False
-    self.display.print(f"stopping after --max_minutes={max_minutes:g}")
-    return True
+    return stopping.must_stop(
+      interrupt,
+      self.display,
+      start_s=self.start_s,
+      max_minutes=self.options.max_minutes,
+    )
 
   def _counts(self, step: int) -> list[int]:
     """Returns the steps of each iteration that is still to be run."""
