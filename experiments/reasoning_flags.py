@@ -87,7 +87,7 @@ flags.DEFINE_float("sft_learning_rate", 2e-3, "Of those updates.", 0.0)
 flags.DEFINE_float(
   "learning_rate",
   None,
-  "AdamW's, at its greatest. Default: 5e-4 for the tiny model, else 1e-6.",
+  "AdamW's, at its greatest. Default: 4e-4 for the tiny model, else 1e-6.",
   0.0,
 )
 flags.DEFINE_float(
@@ -237,7 +237,7 @@ def learning_rate() -> float:
   """Returns AdamW's step size at its greatest."""
   if FLAGS.learning_rate is not None:
     return FLAGS.learning_rate
-  return 5e-4 if FLAGS.model == setup.TINY else 1e-6
+  return 4e-4 if FLAGS.model == setup.TINY else 1e-6
 
 
 def learning_rate_end() -> float:
