@@ -22,6 +22,7 @@ import jax
 
 from rlinf_jax.runtime import (
   assignments,
+  channels,
   contexts,
   elasticity,
   executables,
@@ -72,6 +73,7 @@ class Executor:
     budget_bytes: per device, see `ledgers.Ledger`; None: no limit.
     deadline_s: how long nothing may happen before the flow is given up.
     compiled: stages that are compiled already.
+    channel_budget: see `channels.Channels`.
     seconds_fn: predicts a granule; with it, devices that have nothing left to
       do in an iteration are given to a stage that has.
   """
@@ -86,7 +88,9 @@ class Executor:
     seconds_fn: elasticity.SecondsFn | None = None,
     budget_bytes: int | None = None,
     deadline_s: float = DEFAULT_DEADLINE_S,
+    channel_budget: float | None = None,
   ) -> None:
+    self.channel_budget = channel_budget
     self.graph, self.plan, self.machine = graph, plan, machine
     self.deadline_s = deadline_s
     self.ledger = ledgers.Ledger(budget_bytes)
@@ -159,6 +163,9 @@ class _Run:
     self._begun = 0
     self._is_last: int | None = None
     self._readiness = readiness.Readiness(executor.plan)
+    self._channels = channels.Channels(
+      executor.plan, executor.graph, executor.channel_budget
+    )
     self._left: dict[int, int] = {}
     self._finished: queue.Queue[int | None] = queue.Queue()
     self._lock = threading.Lock()
@@ -219,12 +226,14 @@ class _Run:
         f"{task.name}, iteration {iteration}"
       )
       ready = self._readiness.start(key)
-    self._team.hand_out(ready)
+    self._channels.taken(key, task, self._alive[iteration])
+    self._hand_out(ready)
     with self._held(task):
       start_ns = time.perf_counter_ns() - self._zero_ns
       self._board.take_moved()
       jax.block_until_ready(self._result_of(key, task))
       stop_ns = time.perf_counter_ns() - self._zero_ns
+    self._channels.made(key, task, self._alive[iteration])
     first = self._plan.plan.activities[task.activities[0]]
     event = timelines.Event(
       kind=first.kind,
@@ -252,7 +261,7 @@ class _Run:
         )
       self._left[iteration] -= len(ended)
       is_done = bool(ended) and self._left[iteration] == 0
-    self._team.hand_out(ready)
+    self._hand_out(ready)
     if is_done:
       self._finished.put(iteration)
 
@@ -348,14 +357,19 @@ class _Run:
       self._left[i] = len(self._tasks)
       self._begun += 1
       ready = self._readiness.begin(i)
-    self._team.hand_out(ready)
+    self._hand_out(ready)
 
   def _stop_at(self, count: int) -> None:
     """No iteration from `count` on will run: nobody waits for one."""
     with self._lock:
       self._is_last = count
       freed = self._readiness.stop_at(count)
-    self._team.hand_out(freed)
+    self._hand_out(freed)
+
+  def _hand_out(self, ready: Sequence[tuple[int, int]]) -> None:
+    with self._lock:
+      admitted = self._channels.admit(ready, self._readiness)
+    self._team.hand_out(admitted)
 
   def _weight(self, key: tuple[int, int]) -> float:
     with self._lock:
@@ -375,7 +389,7 @@ class _Run:
           running = sorted(self._running.values())
           waiting = [
             f"{self._tasks[t].name}, iteration {i}"
-            for i, t in self._readiness.waiting()
+            for i, t in (*self._channels.held, *self._readiness.waiting())
           ]
         self._board.stop()
         self._is_stalled = True
@@ -398,3 +412,4 @@ class _Run:
     with self._lock:
       self._assignments.retire(index)
       self._readiness.retire(index)
+      self._channels.retire(index)

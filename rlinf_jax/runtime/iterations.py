@@ -83,12 +83,11 @@ class Iteration:
     node = task.node
     if not isinstance(node, programs.StageNode) or node.spec.weight is None:
       return 0.0
-    leaves: Any = range(len(node.inputs))
-    i = jax.tree.unflatten(node.call.in_tree, leaves)[node.spec.weight]
-    axis = node.axes[i]
-    assert axis is not None
-    value = self._values[node.inputs[i]]
-    return float(np.sum(value.read(*task.items, axis, None)))
+    return self.weigh(*programs.weight_of(node), task.items)
+
+  def weigh(self, value: int, axis: int, items: tuple[int, int]) -> float:
+    """Returns the sum of some items of an array; waits until they have come."""
+    return float(np.sum(self._values[value].read(*items, axis, None)))
 
   def put(self, value: int, array: Any) -> None:
     """Gives a whole value, in place of the node that makes it."""

@@ -215,6 +215,16 @@ def num_items(program: Program, node: StageNode) -> int:
   return 1
 
 
+def weight_of(node: StageNode) -> tuple[int, int]:
+  """Returns the value that a stage's items weigh by, and its axis of items."""
+  assert node.spec.weight is not None
+  leaves: Any = range(len(node.inputs))
+  i = jax.tree.unflatten(node.call.in_tree, leaves)[node.spec.weight]
+  axis = node.axes[i]
+  assert axis is not None
+  return node.inputs[i], axis
+
+
 def sources(
   program: Program, values: Iterable[int], *, with_synced: bool = True
 ) -> set[int]:

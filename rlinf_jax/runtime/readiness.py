@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rlinf_jax.runtime import tasks
 
 Key = tuple[int, int]  # iteration, task
@@ -74,6 +76,28 @@ class Readiness:
     horizon = iteration - 1 - self._max_lag
     self.ended = {k for k in self.ended if k[0] > horizon}
     self.started = {k for k in self.started if k[0] > horizon}
+
+  def goes_on_without(self, key: Key, others: Collection[Key]) -> bool:
+    """Returns whether a task will end though other ones do not start.
+
+    False of a task that has ended, or whose iteration has not begun.
+    """
+    if key in self.ended:
+      return False
+    todo, seen = [key], {key}
+    while todo:
+      at = todo.pop()
+      if at in others or at not in self._counts:
+        return False
+      if not self._counts[at]:
+        continue
+      for wait in self._plan.waits[at[1]]:
+        source = (at[0] - wait.lag, wait.source)
+        happened = self.ended if wait.after == "end" else self.started
+        if source[0] >= 0 and source not in happened and source not in seen:
+          seen.add(source)
+          todo.append(source)
+    return True
 
   def waiting(self) -> list[Key]:
     """Returns the tasks that still wait for something."""

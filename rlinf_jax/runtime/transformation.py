@@ -64,6 +64,9 @@ class Options:
       plan can do without is measured later too.
     budget_bytes: memory of each device; more is an error that names the stage.
     deadline_s: how long nothing may happen before the flow is given up.
+    channel_budget: weight (`flow.stage(weight=)`: tokens) of items that may
+      wait between the stage that makes them and one that takes them on other
+      devices; None: as many as the plan says.
     plan_budget: how much the planner may search.
     seed: of the planner.
     is_elastic: whether devices that an iteration no longer needs are given to a
@@ -80,6 +83,7 @@ class Options:
   measure_s: float = 20.0
   budget_bytes: int | None = None
   deadline_s: float = executor.DEFAULT_DEADLINE_S
+  channel_budget: float | None = None
   plan_budget: planners.Budget = planners.Budget()
   seed: int = 0
   is_elastic: bool = False
@@ -107,6 +111,11 @@ def m2flow(fn: Callable[..., Any], **options: Any) -> M2Flow:
       )
   if settings.staleness < 0:
     raise ValueError(f"staleness is {settings.staleness}; it counts from 0")
+  if settings.channel_budget is not None and settings.channel_budget < 0:
+    raise ValueError(
+      f"channel_budget is {settings.channel_budget}; it is a weight, of 0 or"
+      " more"
+    )
   return M2Flow(fn, settings)
 
 
@@ -438,6 +447,7 @@ def _under_plan(
       compiled=compiled,
       budget_bytes=options.budget_bytes,
       deadline_s=options.deadline_s,
+      channel_budget=options.channel_budget,
       seconds_fn=seconds_fn,
     )
   return _Prepared(
