@@ -46,11 +46,15 @@ flags.DEFINE_bool(
 )
 
 
-def check() -> None:
-  """Raises ValueError for flags that --plan lacks, or for a plan unknown."""
+def check(*others: str) -> None:
+  """Raises ValueError for flags that --plan lacks, or for a plan unknown.
+
+  Args:
+    *others: flags of an experiment of which the same is true.
+  """
   plan = FLAGS.plan
   if plan is None:
-    for name in ("staleness", "memory_gb", "profile", "explain"):
+    for name in ("staleness", "memory_gb", "profile", "explain", *others):
       if FLAGS[name].present and FLAGS[name].value:
         raise ValueError(f"--{name} needs --plan, such as --plan=auto")
   elif plan not in planners.PLANNERS and not pathlib.Path(plan).is_file():
@@ -61,7 +65,11 @@ def check() -> None:
 
 
 def transform(
-  directory: pathlib.Path, *, num_devices: int | None, donate: bool
+  directory: pathlib.Path,
+  *,
+  num_devices: int | None,
+  donate: bool,
+  channel_budget: float | None = None,
 ) -> Callable[..., runtime.M2Flow] | None:
   """Returns what puts an iteration under --plan; None without one.
 
@@ -69,6 +77,7 @@ def transform(
     directory: of the run, where a measured profile goes.
     num_devices: that the plan may use; None is all.
     donate: see `runtime.m2flow`.
+    channel_budget: likewise.
   """
   if FLAGS.plan is None:
     return None
@@ -82,4 +91,5 @@ def transform(
     budget_bytes=budget_bytes,
     profile_path=FLAGS.profile or directory / "profile.json",
     donate=donate,
+    channel_budget=channel_budget,
   )

@@ -73,7 +73,7 @@ def _configure() -> None:
 
 def _run() -> None:
   directory = reasoning_flags.run_directory()
-  plan_flags.check()
+  plan_flags.check("channel_tokens")
   settings = {name: getattr(FLAGS, name) for name in reasoning_flags.REMEMBERED}
   recipe = setup.recipe(FLAGS.task)
   task_args = setup.read_args(FLAGS.task_arg)
@@ -237,7 +237,10 @@ def _post_train(
     more_fn=functools.partial(_sync_metrics, engine),
     sync_fn=_sync_fn(engine),
     transform=plan_flags.transform(
-      directory, num_devices=FLAGS.num_devices, donate=False
+      directory,
+      num_devices=FLAGS.num_devices,
+      donate=False,
+      channel_budget=FLAGS.channel_tokens,
     ),
     explain=FLAGS.explain,
   )

@@ -163,6 +163,13 @@ flags.DEFINE_float(
   " under the same weights, before the run stops.",
   0.0,
 )
+flags.DEFINE_integer(
+  "channel_tokens",
+  None,
+  "With --plan: no more is generated while answers of more tokens than this"
+  " wait for a trainer on other devices. Default: without a limit.",
+  0,
+)
 flags.DEFINE_integer("num_devices", 1, "Devices; on CPU virtual ones.", 1)
 flags.DEFINE_string("run_dir", None, "Default: runs/TASK/DATE-TIME.")
 flags.DEFINE_string("resume", None, "Folder of a run to go on with.")

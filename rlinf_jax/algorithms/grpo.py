@@ -202,7 +202,11 @@ def make(
     by_prompt = lambda x: x.reshape(-1, group_size, *x.shape[1:])
     return jax.tree.map(by_prompt, (said.log_prob, said.value))
 
-  infer = flow.stage(infer_fn, items={1: 0}, quantum=quantum, name="infer")
+  @flow.stage(items={1: 0, 2: 0}, quantum=quantum, weight=2)
+  def infer(networks: Networks, answers_p: Any, length_pg: Any) -> Any:
+    del length_pg  # how much work each prompt's answers are
+    return infer_fn(networks, answers_p)
+
   refer = flow.stage(
     lambda params, answers_p: infer_fn(Networks(params, ()), answers_p)[0],
     items={1: 0},
@@ -356,7 +360,7 @@ def make(
     answers_p, reward_pg = answers_b, reward_bg
     if config.max_rounds > 1:
       answers_p, reward_pg = choose(answers_b, reward_bg)
-    inferred = infer(networks, answers_p)
+    inferred = infer(networks, answers_p, answers_p.length)
     reference_pgn: Any = ()
     if config.kl_weight:
       reference_pgn = refer(state.reference, answers_p)

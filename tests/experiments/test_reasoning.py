@@ -202,6 +202,7 @@ BAD = {
   "context": (lambda p: ["--max_new_tokens=1000"], "the model's context"),
   "empty_reward": (empty_reward, "expected a finite number"),
   "staleness": (lambda p: ["--staleness=1"], "needs --plan"),
+  "channel": (lambda p: ["--channel_tokens=9"], "--channel_tokens needs"),
   "loss": (exploding_loss, "are not both finite"),
 }
 
