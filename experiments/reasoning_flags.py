@@ -135,6 +135,8 @@ _HELP = {
   "value_clip": "How far the critic may move per iteration.",
   "quantum": "Prompts computed at once: bounds memory, and makes numbers the"
   " same under any plan.",
+  "packed_rows": "Answers are packed into rows as long as the longest could be,"
+  " and so many rows are read at once. Default: a row for each answer.",
   "seed": "Of the model, of the prompts' order, and of answers.",
 }
 for _field in dataclasses.fields(grpo.Config):

@@ -6,6 +6,7 @@ padded answer, R rows.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import chex
@@ -95,6 +96,7 @@ def statistics(
   critic: transformer.Transformer | None = None,
   critic_params: types.Params = None,
   temperature: float = 1.0,
+  packed_rows: int | None = None,
 ) -> Statistics:
   """Returns what a model, and a critic, say of the answers to some prompts.
 
@@ -105,35 +107,51 @@ def statistics(
     critic: a network whose output before a token is a value.
     critic_params: its parameters.
     temperature: by which logits are divided, as when tokens were sampled.
+    packed_rows: how many rows, of several texts each, are read at once; None is
+      a row for each text, all at once.
 
   Returns:
     Statistics with R = B G rows, prompt by prompt.
   """
   group_size, num_new = answers.token.shape[1:]
-  flat = lambda x: x.reshape(-1, *x.shape[2:])
-  text, place, segment = _texts(answers)
   prompt_length_r = jnp.repeat(answers.prompt_length, group_size)
   # The output that foretells token n of an answer is that of the token before.
   before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)[None]
-  before = jnp.clip(before, 0, text.shape[1] - 1)
+  before = jnp.clip(before, 0, answers.prompt.shape[1] + num_new - 1)
   pick = lambda x: jnp.take_along_axis(
     x, before.reshape(*before.shape, *[1] * (x.ndim - 2)), axis=1
   )
-  hidden = model.encode(params, text, place, segment)
-  said = transformer.token_statistics(
-    model.head(params),
-    pick(hidden),
-    flat(answers.token),
-    temperature=temperature,
+  said_fn = functools.partial(
+    transformer.token_statistics, temperature=temperature
   )
   value: Any = ()
+  if packed_rows is not None:
+
+    def foretell(params: types.Params, token: jax.Array, *place: Any) -> Any:
+      next_token = jnp.roll(token, -1, axis=1)
+      hidden = model.encode(params, token, *place)
+      return said_fn(model.head(params), hidden, next_token)
+
+    read = functools.partial(_read_packed, answers, packed_rows)
+    said = jax.tree.map(pick, read(foretell, params))
+    if critic is not None:
+      value = pick(read(critic.apply, critic_params))
+    return Statistics(said.log_prob, said.entropy, value)
+  text, place, segment = _texts(answers)
+  hidden = pick(model.encode(params, text, place, segment))
+  target = answers.token.reshape(-1, num_new)
+  said = said_fn(model.head(params), hidden, target)
   if critic is not None:
     value = pick(critic.apply(critic_params, text, place, segment))
   return Statistics(said.log_prob, said.entropy, value)
 
 
 def rate(
-  reward_model: transformer.Transformer, params: types.Params, answers: Answers
+  reward_model: transformer.Transformer,
+  params: types.Params,
+  answers: Answers,
+  *,
+  packed_rows: int | None = None,
 ) -> jax.Array:
   """Returns what a reward model says of each answer, float32 [B, G].
 
@@ -141,9 +159,13 @@ def rate(
     reward_model: a network of values, read at a text's last token.
     params: its parameters.
     answers: with a leading axis of B prompts.
+    packed_rows: see `statistics`.
   """
   text, place, segment = _texts(answers)
-  value = reward_model.apply(params, text, place, segment)
+  if packed_rows is None:
+    value = reward_model.apply(params, text, place, segment)
+  else:
+    value = _read_packed(answers, packed_rows, reward_model.apply, params)
   last = jnp.maximum(jnp.sum(segment, axis=1) - 1, 0)
   found = jnp.take_along_axis(value, last[:, None], axis=1)
   return found.reshape(answers.length.shape)
@@ -201,3 +223,21 @@ def _texts(answers: Answers) -> tuple[jax.Array, jax.Array, jax.Array]:
   place = jax.lax.broadcasted_iota(jnp.int32, text.shape, 1)
   end_r = prompt_length_r + length_r
   return text, place, (place < end_r[:, None]).astype(jnp.int32)
+
+
+def _read_packed(
+  answers: Answers,
+  rows_at_once: int,
+  read_fn: transformer.packed_rows.ReadFn,
+  params: types.Params,
+) -> Any:
+  """Returns what `read_fn` says of each token of all texts, [R, T + N]."""
+  text, _, segment = _texts(answers)
+  is_used_r = jnp.repeat(answers.is_used, answers.token.shape[1])
+  return transformer.packed_rows.read(
+    read_fn,
+    params,
+    text,
+    jnp.where(is_used_r, jnp.sum(segment, axis=1), 0),
+    rows_at_once=rows_at_once,
+  )

@@ -217,7 +217,9 @@ def make(
   @flow.stage(items={1: 0, 2: 0}, quantum=quantum)
   def rate(params: Any, answers_p: Any, reward_pg: Any) -> Any:
     assert reward_model is not None
-    rated_pg = answers_lib.rate(reward_model, params, answers_p)
+    rated_pg = answers_lib.rate(
+      reward_model, params, answers_p, packed_rows=config.packed_rows
+    )
     is_used_p1 = answers_p.is_used[:, None]
     rated_pg = jnp.where(is_used_p1, rated_pg, 0.0)
     return reward_pg + config.reward_model_weight * rated_pg
@@ -274,6 +276,7 @@ def make(
       critic=critic if is_critical else None,
       critic_params=networks.critic,
       temperature=config.temperature,
+      packed_rows=config.packed_rows,
     )
 
   def total_fn(networks: Networks, judged_b: Judged, key_b: Any) -> Any:

@@ -46,6 +46,9 @@ class Config:
     value_weight: of the critic's loss.
     value_clip: how far the critic may move per iteration, or None.
     quantum: prompts computed at once (`flow.Spec`); it bounds memory too.
+    packed_rows: rows read at once, of as many answers with their prompts as fit
+      into T + N tokens: answers much shorter than N then take no longer than
+      they are. None reads a row for each answer, all of a quantum at once.
     seed: of the answers.
   """
 
@@ -69,6 +72,7 @@ class Config:
   value_weight: float = 0.5
   value_clip: float | None = None
   quantum: int | None = None
+  packed_rows: int | None = None
   seed: int = 0
 
 
@@ -86,6 +90,11 @@ def check_config(config: Config) -> None:
   for name in sizes:
     if getattr(config, name) < 1:
       raise ValueError(f"{name} is {getattr(config, name)}; give 1 or more")
+  if config.packed_rows is not None and config.packed_rows < 1:
+    raise ValueError(
+      f"packed_rows is {config.packed_rows}; give 1 or more, or None to read a"
+      " row for each answer"
+    )
   if config.temperature <= 0.0:
     raise ValueError(
       f"temperature is {config.temperature}; give more than 0: the likeliest"

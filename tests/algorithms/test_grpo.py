@@ -247,11 +247,11 @@ def test_a_position_has_the_same_seeds_in_every_run():
 
 
 @compiles
-@pytest.mark.parametrize("num_minibatches", [1, 2])
-def test_any_plan_gives_the_eager_numbers(num_minibatches):
-  config = dataclasses.replace(
-    CONFIG, quantum=1, num_minibatches=num_minibatches, kl_weight=0.1
-  )
+@pytest.mark.parametrize(
+  "change", [{}, {"num_minibatches": 2}, {"packed_rows": 2}]
+)
+def test_any_plan_gives_the_eager_numbers(change):
+  config = dataclasses.replace(CONFIG, quantum=1, kl_weight=0.1, **change)
   algorithm = make(config)
   eager = start(algorithm)
   for _ in range(2):
@@ -442,3 +442,25 @@ def test_what_a_reward_model_says_is_added_to_the_score():
     jax.tree.leaves(state.reward_model), jax.tree.leaves(after.reward_model)
   ):
     np.testing.assert_array_equal(a, b)
+
+
+@compiles
+@pytest.mark.parametrize("quantum", [None, 2])
+def test_packed_rows_give_the_numbers_of_padded_ones(quantum):
+  config = dataclasses.replace(
+    CONFIG, quantum=quantum, max_new_tokens=5, kl_weight=0.1
+  )
+  options = {"critic": CRITIC, "reward_model": CRITIC}
+  rated = jax.tree.map(jnp.ones_like, CRITIC.init(jax.random.key(1)))
+  found = []
+  for packed_rows in (None, 3):
+    algorithm = make(
+      dataclasses.replace(config, packed_rows=packed_rows), **options
+    )
+    state = algorithm.init(PARAMS, jax.random.key(0), rated)
+    for _ in range(2):
+      state, metrics = algorithm.iteration(state)
+    found.append((state.learner.params, metrics))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *found
+  )

@@ -1,6 +1,6 @@
 """Decoder-only transformers: Qwen2 and Llama 3 as pure functions."""
 
-from rlinf_jax.models.transformer import rope, shardings
+from rlinf_jax.models.transformer import packed_rows, rope, shardings
 from rlinf_jax.models.transformer.attention import Cache
 from rlinf_jax.models.transformer.config import Config
 from rlinf_jax.models.transformer.log_probs import (
@@ -25,6 +25,7 @@ __all__ = [
   "critic_params",
   "language_model",
   "pack",
+  "packed_rows",
   "rope",
   "shardings",
   "token_statistics",
