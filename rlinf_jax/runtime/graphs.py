@@ -238,15 +238,15 @@ def _edges(
             and axis is not None
             and axis == out_axis(maker, source, divisions)
           )
-          origin = _stage_names(maker, divisions)[-1]
-          if origin == name:
-            continue
           how: Literal["items", "all"] = "items" if by_items else "all"
-          if reads.get(origin) != "all":
-            reads[origin] = how
           size = num_bytes(program.avals[source])
-          carried[origin] = carried.get(origin, 0) + size
-          items[origin] = _num_items(program, maker, divisions)
+          for origin in _origins(maker, source, divisions):
+            if origin == name:
+              continue
+            if reads.get(origin) != "all":
+              reads[origin] = how
+            carried[origin] = carried.get(origin, 0) + size
+            items[origin] = _num_items(program, maker, divisions)
       for origin, how in reads.items():
         yield workflows.Edge(
           source=origin,
@@ -256,6 +256,15 @@ def _edges(
         )
     if isinstance(node, programs.LoopNode) and node.name in divisions:
       yield from _loop_edges(node, divisions[node.name])
+
+
+def _origins(
+  node: programs.Node, value: int, divisions: dict[str, lanes.Division]
+) -> tuple[str, ...]:
+  """Returns the workflow stages that have ended when a node's value is made."""
+  if isinstance(node, programs.LoopNode) and node.name in divisions:
+    return node.makers[node.outputs.index(value)]
+  return (node.name,)
 
 
 def _num_items(
@@ -276,24 +285,15 @@ def _loop_edges(
   """Yields what passes between a loop's stages, in a turn and to the next."""
   body = node.body
   carry = body.inputs[node.num_consts : node.num_consts + node.num_carry]
-  handed_on = dict(zip(carry, body.outputs[: node.num_carry]))
-  order = [inner.name for inner in body.nodes]
   pairs: dict[tuple[str, str], int] = {}
   for inner in body.nodes:
     for source in programs.sources(body, inner.inputs):
-      makers = [source] if source in body.maker else []
-      if source in handed_on:
-        makers = [
-          v
-          for v in programs.sources(body, [handed_on[source]])
-          if v in body.maker
-        ]
-      for v in makers:
-        origin = body.nodes[body.maker[v]].name
-        is_forward = order.index(origin) < order.index(inner.name)
-        if origin == inner.name or is_forward != (source not in handed_on):
-          continue  # what a stage hands to itself, or forward over a turn
-        size = num_bytes(body.avals[v]) // division.items
+      if source not in body.maker and source not in carry:
+        continue
+      # What goes forward over a turn is an edge within one: a turn later than
+      # it needs to, but in the order of the stages.
+      for origin in node.made_by([source]) - {inner.name}:
+        size = num_bytes(body.avals[source]) // division.items
         key = (origin, inner.name)
         pairs[key] = pairs.get(key, 0) + size
   for (origin, target), size in pairs.items():
@@ -342,7 +342,7 @@ def _makers(
   for source in programs.sources(program, [program.outputs[leaf]]):
     if source in program.maker:
       maker = program.nodes[program.maker[source]]
-      yield _stage_names(maker, divisions)[-1]
+      yield from _origins(maker, source, divisions)
 
 
 def _unsynced(program: programs.Program, values: Iterable[int]) -> set[int]:

@@ -33,6 +33,31 @@ class Glue:
   inputs: tuple[int, ...]
   outputs: tuple[int, ...]
 
+  @functools.cached_property
+  def parts(self) -> dict[int, Glue]:
+    """For each output the glue that it alone needs."""
+    return {v: self._part(i) for i, v in enumerate(self.outputs)}
+
+  def _part(self, position: int) -> Glue:
+    jaxpr = self.jaxpr.jaxpr
+    needed, eqns = {jaxpr.outvars[position]}, []
+    for eqn in reversed(jaxpr.eqns):
+      if not needed.isdisjoint(eqn.outvars):
+        eqns.append(eqn)
+        needed |= {v for v in eqn.invars if isinstance(v, jex_core.Var)}
+    read = [i for i, v in enumerate(jaxpr.invars) if v in needed]
+    part = jaxpr.replace(
+      invars=[jaxpr.invars[i] for i in read],
+      outvars=[jaxpr.outvars[position]],
+      eqns=eqns[::-1],
+      debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return Glue(
+      jaxpr=jex_core.ClosedJaxpr(part, self.jaxpr.consts),
+      inputs=tuple(self.inputs[i] for i in read),
+      outputs=(self.outputs[position],),
+    )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageNode:
@@ -88,6 +113,34 @@ class LoopNode:
   inputs: tuple[int, ...]
   outputs: tuple[int, ...]
   glue: Glue | None = None
+
+  @functools.cached_property
+  def makers(self) -> tuple[tuple[str, ...], ...]:
+    """For each output the stages that it is made of, in some turn.
+
+    All stages, for an output that none of them makes.
+    """
+    every = tuple(inner.name for inner in self.body.nodes)
+    found = (self.made_by([v]) for v in self.body.outputs)
+    return tuple(tuple(n for n in every if n in own) or every for own in found)
+
+  def made_by(self, values: Iterable[int]) -> set[str]:
+    """Returns the stages that values of the body come from.
+
+    Not only of the turn that reads them: what is handed on is looked through.
+    """
+    body = self.body
+    carry = body.inputs[self.num_consts : self.num_consts + self.num_carry]
+    handed_on = dict(zip(carry, body.outputs[: self.num_carry]))
+    found, seen, todo = set[str](), set[int](), list(values)
+    while todo:
+      for v in sources(body, [todo.pop()]) - seen:
+        seen.add(v)
+        if v in body.maker:
+          found.add(body.nodes[body.maker[v]].name)
+        elif v in handed_on:
+          todo.append(handed_on[v])
+    return found
 
 
 Node = StageNode | LoopNode

@@ -21,9 +21,15 @@ from rlinf_jax.runtime import (
   values,
 )
 
+MaybePlace = executables.Place | None  # None is the host
+
 
 class LoopState:
   """A loop that runs stage by stage, in lanes.
+
+  Stages of one lane may be in different turns, on different threads: a
+  simulator goes on while what it has made is still being judged. So each turn
+  has values of its own, until every stage has ended it.
 
   What every turn reads alike, and the inputs of all turns, are brought to a
   stage's devices once; a turn then takes its own piece inside its program.
@@ -45,6 +51,7 @@ class LoopState:
     body = node.body
     first = node.num_consts + node.num_carry
     self._carry = body.inputs[node.num_consts : first]
+    self._handed_on = dict(zip(self._carry, body.outputs[: node.num_carry]))
     self._consts = dict(zip(body.inputs, node.inputs[: node.num_consts]))
     self._stacked = dict(zip(body.inputs[first:], node.inputs[first:]))
     self._lanes: dict[tuple[int, int], _Lane] = {}
@@ -53,25 +60,30 @@ class LoopState:
   def run(self, task: tasks.Task) -> Any:
     """Runs one stage of one turn of one lane."""
     assert task.inner is not None
-    inner, body = task.inner, self._node.body
+    inner, turn = task.inner, task.turn
     with self._lock:
-      lane = self._lanes.setdefault(task.items, _Lane(*task.items))
-    if inner is body.nodes[0]:
-      self._begin_turn(lane, task.turn)
-    if inner.spec.place == "mesh":
-      out = self._run_on_mesh(lane, inner, task)
+      if task.items not in self._lanes:
+        self._lanes[task.items] = _Lane(*task.items, self._node)
+      lane = self._lanes[task.items]
+    place = self._context.place_of(task)
+    if place is None:
+      out = self._run_on_host(lane, inner, turn)
     else:
-      out = self._run_on_host(lane, inner, task.turn)
-    lane.known.update(zip(inner.outputs, out))
-    if inner is body.nodes[-1]:
-      out = [*out, *self._end_turn(lane, task)]
-    return out
+      out = self._run_on_mesh(lane, inner, turn, place)
+    with lane.lock:
+      lane.turns.setdefault(turn, {}).update(zip(inner.outputs, out))
+      lane.num_ended[inner.name] = turn + 1
+      results = self._hand_on(lane, place)
+      self._forget_ended(lane, place)
+    return [*out, *results]
 
   def _run_on_mesh(
-    self, lane: _Lane, inner: programs.StageNode, task: tasks.Task
+    self,
+    lane: _Lane,
+    inner: programs.StageNode,
+    turn: int,
+    place: executables.Place,
   ) -> list[Any]:
-    place = self._context.place_of(task)
-    assert place is not None
     needs = _needs(inner)
     stacked = tuple(v for v in needs if v in self._stacked)
     key = ("turn", self._node.name, inner.name, place, lane.size)
@@ -81,13 +93,15 @@ class LoopState:
       place,
       inner.name,
     )
-    given = [self._placed(lane, v, inner.name, place) for v in needs]
-    return run(np.int32(task.turn), np.int32(lane.start), *given)
+    given = [self._on_place(lane, v, turn, inner.name, place) for v in needs]
+    return run(np.int32(turn), np.int32(lane.start), *given)
 
   def _run_on_host(
     self, lane: _Lane, inner: programs.StageNode, turn: int
   ) -> list[Any]:
-    at = {v: self._on_host(lane, v, turn) for v in _needs(inner)}
+    at = {
+      v: np.asarray(self._of_turn(lane, v, turn, None)) for v in _needs(inner)
+    }
     if inner.glue is not None:
       made = self._context.compiled.glue(inner.glue)(
         *[at[v] for v in inner.glue.inputs]
@@ -95,104 +109,133 @@ class LoopState:
       at |= dict(zip(inner.glue.outputs, made))
     return inner.call.on_host(*[at[v] for v in inner.inputs])
 
-  def _placed(
-    self, lane: _Lane, v: int, stage: str, place: executables.Place
+  def _on_place(
+    self, lane: _Lane, v: int, turn: int, stage: str, place: executables.Place
   ) -> Any:
     """Returns a value on a place: of xs all turns, of others this turn's."""
-    axis = self._axes.get(v)
-    if v in lane.known:
-      return transport.send(lane.known[v], place.sharding(axis, lane.size))
+    if not self._is_outside(v):
+      layout = place.sharding(self._axes.get(v), lane.size)
+      return transport.send(self._of_turn(lane, v, turn, place), layout)
     if (stage, v, place) not in lane.placed:
-      lane.placed[stage, v, place] = self._from_outside(lane, v, axis, place)
+      whole = self._node.body.constants.get(v)
+      if whole is None:
+        outer = self._consts.get(v, self._stacked.get(v))
+        assert outer is not None
+        whole = self._outer[outer].whole(place.replicated())
+      lane.placed[stage, v, place] = transport.send(whole, place.replicated())
     return lane.placed[stage, v, place]
 
+  def _of_turn(self, lane: _Lane, v: int, turn: int, place: MaybePlace) -> Any:
+    """Returns a turn's value, wherever it lies.
+
+    Args:
+      lane: whose.
+      v: the value, which this turn's stages have made already, or turns before.
+      turn: from 0.
+      place: where glue is computed, and where what comes from outside goes.
+    """
+    with lane.lock:
+      known = lane.turns.setdefault(turn, {})
+      if v in known:
+        return known[v]
+      if v in self._handed_on:
+        if turn:
+          found = self._of_turn(lane, self._handed_on[v], turn - 1, place)
+        else:
+          found = self._first_carry(lane, v, place)
+      elif self._is_outside(v):
+        return self._from_outside(lane, v, turn, place)
+      else:
+        found = self._through_glue(lane, v, turn, place)
+      known[v] = found
+      return found
+
+  def _is_outside(self, v: int) -> bool:
+    return (
+      v in self._consts or v in self._stacked or v in self._node.body.constants
+    )
+
   def _from_outside(
-    self, lane: _Lane, v: int, axis: int | None, place: executables.Place
+    self, lane: _Lane, v: int, turn: int, place: MaybePlace
   ) -> Any:
+    if v in self._node.body.constants:
+      return self._node.body.constants[v]
     if v in self._consts:
-      return self._outer[self._consts[v]].whole(place.replicated())
-    if v in self._stacked:
-      return self._outer[self._stacked[v]].whole(place.replicated())
-    if v in self._carry:
-      return self._first_carry(lane, v, place.sharding(axis, lane.size))
-    return transport.send(self._node.body.constants[v], place.replicated())
-
-  def _first_carry(self, lane: _Lane, v: int, layout: Any) -> Any:
-    i = self._node.num_consts + self._carry.index(v)
-    axis = self._axes[v]
-    outer = self._outer[self._node.inputs[i]]
-    lane.known[v] = outer.read(lane.start, lane.stop, axis, layout)
-    return lane.known[v]
-
-  def _on_host(self, lane: _Lane, v: int, turn: int) -> Any:
-    """Returns a turn's value as a NumPy array."""
-    body = self._node.body
-    if v in lane.known:
-      return np.asarray(lane.known[v])
-    if v in body.constants:
-      return np.asarray(body.constants[v])
-    if v in self._carry:
-      return self._first_carry(lane, v, None)
-    if v in self._consts:
-      return self._outer[self._consts[v]].whole(None)
+      layout = None if place is None else place.replicated()
+      return self._outer[self._consts[v]].whole(layout)
     row = self._outer[self._stacked[v]].whole(None)[turn]
     axis = self._axes.get(v)
     if axis is None:
       return row
     return row[(slice(None),) * axis + (slice(lane.start, lane.stop),)]
 
-  def _begin_turn(self, lane: _Lane, turn: int) -> None:
-    outputs = self._node.body.outputs[: self._node.num_carry]
-    handed_on = [lane.known[v] for v in outputs] if turn else []
-    lane.known.clear()
-    lane.known.update(zip(self._carry, handed_on))
+  def _first_carry(self, lane: _Lane, v: int, place: MaybePlace) -> Any:
+    axis = self._axes[v]
+    layout = None if place is None else place.sharding(axis, lane.size)
+    i = self._node.num_consts + self._carry.index(v)
+    outer = self._outer[self._node.inputs[i]]
+    return outer.read(lane.start, lane.stop, axis, layout)
 
-  def _end_turn(self, lane: _Lane, task: tasks.Task) -> list[Any]:
-    node, body = self._node, self._node.body
-    assert task.inner is not None
-    glue = body.glue
-    wanted = [*(glue.inputs if glue else ()), *body.outputs]
-    made = set(glue.outputs) if glue else set()
-    for v in wanted:
-      if v in made or v in lane.known:
-        continue
-      lane.known[v] = self._turns_own(lane, v, task)
-    if glue is not None:
-      given = [lane.known[v] for v in glue.inputs]
-      if task.inner.spec.place == "mesh":
-        place = self._context.place(task)
-        given = transport.send(given, place.replicated())
-      out = self._context.compiled.glue(glue)(*given)
-      lane.known.update(zip(glue.outputs, out))
-    ys = [lane.known[v] for v in body.outputs[node.num_carry :]]
-    lane.ys.append(ys)
-    return ys if task.turn + 1 < node.length else self._finish(lane)
+  def _through_glue(
+    self, lane: _Lane, v: int, turn: int, place: MaybePlace
+  ) -> Any:
+    """Returns what glue behind a turn's stages makes; all of it, if it can."""
+    glue = self._node.body.glue
+    assert glue is not None
+    if turn >= min(lane.num_ended.values()):
+      glue = glue.parts[v]  # a stage that makes what v does not need still runs
+    given = [self._of_turn(lane, u, turn, place) for u in glue.inputs]
+    if place is not None:
+      given = transport.send(given, place.replicated())
+    out = self._context.compiled.glue(glue)(*given)
+    made = dict(zip(glue.outputs, out))
+    lane.turns[turn].update(made)
+    return made[v]
 
-  def _turns_own(self, lane: _Lane, v: int, task: tasks.Task) -> Any:
-    """Returns a turn's value of what no stage has made."""
-    if v in self._stacked:
-      return self._on_host(lane, v, task.turn)
-    place = self._context.place(task)
-    return self._from_outside(lane, v, self._axes.get(v), place)
+  def _hand_on(self, lane: _Lane, place: MaybePlace) -> list[Any]:
+    """Gives what is known by now to those behind the loop; returns it."""
+    node, made = self._node, []
+    for i, v in enumerate(node.body.outputs):
+      num_turns = min(lane.num_ended[name] for name in node.makers[i])
+      if i >= node.num_carry:
+        rows = lane.rows[i - node.num_carry]
+        for turn in range(len(rows), num_turns):
+          rows.append(self._of_turn(lane, v, turn, place))
+          made.append(rows[-1])
+      if num_turns == node.length and i not in lane.handed_on:
+        lane.handed_on.add(i)
+        if i < node.num_carry:
+          whole = self._of_turn(lane, v, node.length - 1, place)
+        else:
+          whole = _stack(lane.rows[i - node.num_carry])
+        self._outer[node.outputs[i]].add(lane.start, lane.stop, whole)
+        made.append(whole)
+    return made
 
-  def _finish(self, lane: _Lane) -> list[Any]:
-    node, body = self._node, self._node.body
-    out = [lane.known[v] for v in body.outputs[: node.num_carry]]
-    out += [_stack(list(y_t)) for y_t in zip(*lane.ys)]
-    for v, x in zip(node.outputs, out):
-      self._outer[v].add(lane.start, lane.stop, x)
-    return out
+  def _forget_ended(self, lane: _Lane, place: MaybePlace) -> None:
+    """Forgets turns that every stage has ended, but what they hand on."""
+    while lane.first_turn < min(lane.num_ended.values()):
+      if lane.first_turn + 1 < self._node.length:
+        for v in self._carry:
+          self._of_turn(lane, v, lane.first_turn + 1, place)
+      del lane.turns[lane.first_turn]
+      lane.first_turn += 1
 
 
 class _Lane:
   """What a lane of a loop holds between its stages."""
 
-  def __init__(self, start: int, stop: int) -> None:
+  def __init__(self, start: int, stop: int, node: programs.LoopNode) -> None:
     self.start, self.stop = start, stop
-    self.known: dict[int, Any] = {}  # of this turn
+    self.lock = threading.RLock()
+    self.turns: dict[int, dict[int, Any]] = {}  # values of each turn
+    self.first_turn = 0  # of those
+    self.num_ended = {inner.name: 0 for inner in node.body.nodes}
     # Of all turns, by stage and by the place that it runs on.
     self.placed: dict[tuple[str, int, executables.Place], Any] = {}
-    self.ys: list[list[Any]] = []
+    # What each turn has given, of each stacked output.
+    self.rows: list[list[Any]] = [[] for _ in node.outputs[node.num_carry :]]
+    self.handed_on: set[int] = set()  # outputs, by position
 
   @property
   def size(self) -> int:

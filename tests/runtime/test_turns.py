@@ -1,0 +1,190 @@
+"""Loops whose stages are in different turns give the eager numbers."""
+
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlinf_jax import flow, runtime
+from rlinf_jax.runtime import graphs, machines, tracing
+from scheduler.devices import Devices
+from scheduler.plans import Lanes, Run, Spatial, TreePlan
+from scheduler.profiles import Entry, Profile, Sample, Table
+
+TURNS, ITEMS = 4, 8
+
+
+def stage(name, fn, *, place="mesh", pause_s=0.0):
+  """Returns a stage of items; a host one may take its time."""
+  num = fn.__code__.co_argcount
+  items = dict.fromkeys(range(num), 0)
+  if place == "mesh":
+    return flow.stage(fn, items=items, quantum=2, name=name)
+
+  def slow(*args):
+    time.sleep(pause_s)
+    return np.asarray(fn(*args), np.float32)
+
+  def same(x_b, *_):
+    return jax.ShapeDtypeStruct(x_b.shape, x_b.dtype)
+
+  return flow.stage(slow, items=items, place="host", out_fn=same, name=name)
+
+
+def judged(simulate, judge):
+  """What is judged is not waited for: the simulator is a turn ahead."""
+
+  def body(x_b, _):
+    x_b = simulate(x_b)
+    return x_b, judge(x_b)
+
+  return body
+
+
+def judged_before(simulate, judge):
+  """The last stage in order is not the last to end."""
+
+  def body(x_b, _):
+    reward_b = judge(x_b)
+    return simulate(x_b), reward_b
+
+  return body
+
+
+def branched(simulate, judge):
+  """Two stages read what a third has made of both."""
+
+  def body(x_b, _):
+    both = simulate(x_b) + judge(x_b)
+    return both, both
+
+  return body
+
+
+def handed_forward(simulate, judge):
+  """What an earlier stage makes is read by a later one, a turn later."""
+
+  def body(carry, _):
+    x_b, y_b = carry
+    return (judge(y_b), simulate(x_b)), x_b
+
+  return body
+
+
+def shifted(simulate, judge):
+  """What is read was made two turns ago."""
+
+  def body(carry, _):
+    x_b, old_b, older_b = carry
+    return (simulate(x_b), x_b, old_b), judge(older_b)
+
+  return body
+
+
+def with_glue(simulate, judge):
+  """Glue behind the stages; part of it needs one of them alone."""
+
+  def body(x_b, _):
+    made_b = simulate(x_b)
+    reward_b = judge(x_b)
+    return jnp.maximum(made_b, -made_b), (jnp.maximum(reward_b, made_b), x_b)
+
+  return body
+
+
+BODIES = {
+  f.__name__: f
+  for f in (judged, judged_before, branched, handed_forward, shifted, with_glue)
+}
+NUM_CARRY = {"handed_forward": 2, "shifted": 3}
+
+
+def flow_of(name, **kwargs):
+  simulate = stage("simulate", lambda x_b: jnp.sin(2 * x_b + 1), **kwargs)
+  judge = stage("judge", lambda x_b: jnp.tanh(x_b * x_b - 0.3))
+  read = stage("read", lambda x_b: 2 * x_b)
+  body = BODIES[name](simulate, judge)
+
+  def iteration(carry):
+    carry, ys_t = flow.loop(body, carry, None, length=TURNS)
+    first, *others = jax.tree.leaves(carry)
+    after = [read(first), *others]
+    return jax.tree.unflatten(jax.tree.structure(carry), after), ys_t
+
+  x_b = jnp.linspace(-1.0, 1.0, ITEMS)
+  num = NUM_CARRY.get(name, 1)
+  state = x_b if num == 1 else tuple((x_b + i) / 4 for i in range(num))
+  return iteration, state
+
+
+def run_under(iteration, state, devices, lanes, machine):
+  at = dict(zip(("simulate", "judge"), devices))
+
+  def run(name):
+    where = Devices.parse(at.get(name, devices[2]))
+    return Run(stage=name, devices=where, granule=ITEMS)
+
+  names = workflow_stages(iteration, state)
+  loop = "+".join(n for n in names if n in at)
+  body = Spatial(children=tuple(run(n) for n in names if n in at))
+  tree = Spatial(
+    children=(
+      Lanes(loop=loop, body=body, lanes=lanes),
+      *(run(n) for n in names if n not in at),
+    )
+  )
+  samples = tuple(
+    Sample(granule=g, devices=1, seconds=1e-3 * g) for g in (1, ITEMS)
+  )
+  profile = Profile(
+    entries=tuple(
+      Entry(stage=name, device_class=device_class, law=Table(samples=samples))
+      for name, device_class in itertools.product(
+        names, (machine.mesh_class, machines.HOST)
+      )
+    )
+  )
+  return runtime.m2flow(
+    iteration,
+    plan=TreePlan(root=tree),
+    machine=machine,
+    profile=profile,
+    deadline_s=20.0,
+  )
+
+
+def workflow_stages(iteration, state):
+  workflow = graphs.describe(tracing.trace(iteration, state)).workflow
+  return [s.name for s in workflow.stages]
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("lanes", [(ITEMS,), (4, 4)])
+@pytest.mark.parametrize("name", BODIES)
+def test_stages_in_different_turns_give_the_eager_numbers(name, lanes):
+  iteration, state = flow_of(name)
+  expected = []
+  given = state
+  for _ in range(3):
+    given, ys = iteration(given)
+    expected.append((given, ys))
+  planned = run_under(
+    iteration, state, ("0", "1", "2"), lanes, machines.of_process(3)
+  )
+  found = list(planned.iterate(state, [()] * 3))
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("name", ["judged", "judged_before", "with_glue"])
+def test_a_slow_stage_on_the_host_is_waited_for(name):
+  iteration, state = flow_of(name, place="host", pause_s=0.01)
+  expected = iteration(state)
+  machine = machines.of_process(2, num_host_slots=1)
+  planned = run_under(iteration, state, ("2", "0", "1"), (4, 4), machine)
+  found = planned(state)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected
+  )
