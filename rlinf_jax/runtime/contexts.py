@@ -43,6 +43,7 @@ class Context:
     }
     for v, constant in self.program.constants.items():
       self.constants[v].put(constant)
+    self.made_state = _made_state(graph)
     # Asked for by every task of every iteration.
     self.place_of = functools.lru_cache(maxsize=4096)(self._place_of)
 
@@ -63,3 +64,25 @@ class Context:
     return executables.for_items(
       self.place(task), task.items[1] - task.items[0], node.spec.quantum
     )
+
+
+def _made_state(graph: graphs.Graph) -> dict[str, dict[int, bool]]:
+  """Returns the state leaves that each stage makes.
+
+  True where nobody else reads them: once it has made the next value, the one
+  that it was made from is not needed any more.
+  """
+  program = graph.traced.program
+  readers: dict[int, set[str]] = {}
+  for node in program.nodes:
+    for v in programs.sources(program, node.inputs):
+      readers.setdefault(v, set()).add(node.name)
+  given_out = programs.sources(program, program.outputs)
+  found: dict[str, dict[int, bool]] = {}
+  for i in range(graph.traced.num_state):
+    before, maker = program.inputs[i], program.maker.get(program.outputs[i])
+    if maker is not None:
+      name = program.nodes[maker].name
+      is_alone = readers.get(before, set()) <= {name}
+      found.setdefault(name, {})[i] = is_alone and before not in given_out
+  return found

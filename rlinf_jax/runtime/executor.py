@@ -186,9 +186,7 @@ class _Run:
     index = 0
     while self._is_last is None or index < self._is_last:
       self._wait_for(index)
-      done = self._alive[index]
-      outputs = tuple(self._read(value) for value in done.outputs)
-      yield Done(index, outputs)
+      yield Done(index, self._read(self._alive[index].outputs))
       self._retire(index)
       self._begin()
       index += 1
@@ -201,6 +199,10 @@ class _Run:
     self._board.stop()
     # A stage that stalls does not come back: it is left to its daemon thread.
     self._team.close(0.1 if self._is_stalled else JOIN_S)
+    for iteration in self._alive.values():
+      iteration.release(())
+    for value in (v for state in self._states.values() for v in state):
+      value.release()
 
   def timeline(self) -> timelines.Timeline:
     events = tuple(
@@ -249,6 +251,8 @@ class _Run:
     )
     ready = []
     with self._lock:
+      if self.is_stopped:
+        return  # late: the next run may have begun
       self._events.append(event)
       self._running.pop(threading.get_ident(), None)
       self._progress_s = time.monotonic()
@@ -324,15 +328,33 @@ class _Run:
     value.put(x)
     return value
 
-  def _read(self, value: values_lib.Value) -> Any:
+  def _read(self, outputs: Sequence[values_lib.Value]) -> tuple[Any, ...]:
+    """Returns what an iteration has made, all of it in one place."""
+    home = self._home(outputs[: self._num_state])
     try:
-      return value.whole(self._home())
+      return tuple(value.given_to_caller(home) for value in outputs)
     except values_lib.Stopped:
       raise self._error or RuntimeError("the flow was stopped") from None
 
-  def _home(self) -> Any:
-    first = self._x.machine.devices[0]
-    return jax.sharding.SingleDeviceSharding(first)
+  def _home(
+    self, state: Sequence[values_lib.Value]
+  ) -> jax.sharding.Sharding | None:
+    """Returns where the caller finds results: with most of the state's bytes.
+
+    In host memory (None) if devices have a budget: on them a copy might not
+    fit, and no planner knows of it.
+    """
+    if self._x.ledger.budget_bytes is not None:
+      return None
+    sizes: dict[frozenset[Any], int] = {}
+    for array in (value.held for value in state):
+      if isinstance(array, jax.Array):
+        where = frozenset(array.sharding.device_set)
+        sizes[where] = sizes.get(where, 0) + array.nbytes
+    known = self._x.machine.devices
+    most = max(sizes, key=lambda k: sizes[k], default=frozenset(known[:1]))
+    there = tuple(device for device in known if device in most)
+    return executables.place_of(there or known[:1]).replicated()
 
   def _begin(self) -> None:
     """Lets one more iteration run, if there is input for it."""
@@ -352,6 +374,7 @@ class _Run:
     )
     self._states[i + 1] = iteration.outputs[: self._num_state]
     with self._lock:
+      self._progress_s = time.monotonic()
       self._alive[i] = iteration
       self._assignments.begin(i)
       self._left[i] = len(self._tasks)
@@ -404,6 +427,8 @@ class _Run:
     keep = [v for i, s in self._states.items() if i >= oldest for v in s]
     done = self._alive.pop(index)
     done.release(keep)
+    for value in done.given[self._num_state :]:
+      value.release()
     kept = {id(v) for v in keep}
     for i in [i for i in self._states if i < oldest]:
       for value in self._states.pop(i):

@@ -196,7 +196,7 @@ class Iteration:
       layout = None if place is None else place.sharding(axis, stop - start)
       if axis is None and value.is_complete():
         found.append(value.whole(layout))
-      elif axis is not None and value.is_complete(start, stop):
+      elif axis is not None and value.is_complete(start, stop, axis):
         found.append(value.send_ahead(start, stop, axis, layout))
     return found
 
@@ -266,15 +266,28 @@ class Iteration:
       return self._loops[node.name]
 
   def _swap(self, task: tasks.Task) -> Any:
-    """Moves the state that a stage reads to host memory, or back."""
+    """Moves the state that a stage reads to host memory, or back.
+
+    What the stage has made goes out in place of what it was made from, which
+    is let go of where nobody else reads it.
+    """
     known = self._context.machine.devices
     devices = frozenset(known[i] for i in task.devices if i < len(known))
     kind = known[0].default_memory().kind
+    made = self._context.made_state.get(task.stage, {})
+    moved = []
+    for i in self._context.graph.weights[task.stage]:
+      value = self.given[i]
+      if (
+        task.kind == "swap_out" and i in made and self.outputs[i].is_complete()
+      ):
+        if made[i]:
+          value.release()
+        value = self.outputs[i]
+      moved.append(value)
     if task.kind == "swap_out":
       kind = "pinned_host"
-    weights = self._context.graph.weights[task.stage]
-    moved = values.swap([self.given[i] for i in weights], devices, kind)
-    self._context.board.add_moved(moved)
+    self._context.board.add_moved(values.swap(moved, devices, kind))
     return ()
 
 

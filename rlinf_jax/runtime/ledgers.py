@@ -29,7 +29,7 @@ class Ledger:
   """
 
   def __init__(self, budget_bytes: int | None = None) -> None:
-    self._budget = budget_bytes
+    self.budget_bytes = budget_bytes
     self._lock = threading.Lock()
     self._held: dict[int, tuple[Any, int, str, list[tuple[Any, int]]]] = {}
     self._bytes: dict[Any, int] = {}
@@ -55,7 +55,10 @@ class Ledger:
         self._bytes[device] = self._bytes.get(device, 0) + size
         peak = max(self.peak_bytes.get(device, 0), self._bytes[device])
         self.peak_bytes[device] = peak
-        if self._budget is not None and self._bytes[device] > self._budget:
+        if (
+          self.budget_bytes is not None
+          and self._bytes[device] > self.budget_bytes
+        ):
           raise OverBudgetError(self._message(device, what, size))
 
   def remove(self, array: Any) -> None:
@@ -88,7 +91,7 @@ class Ledger:
     listed = ", ".join(f"{name} {n:,}" for name, n in most)
     return (
       f"{what} takes {size:,} bytes on {device}, which then holds"
-      f" {self._bytes[device]:,} of a budget of {self._budget:,}; most are"
+      f" {self._bytes[device]:,} of a budget of {self.budget_bytes:,}; most are"
       f" {listed}. Use smaller granules, more devices, or let the plan swap"
       " stages"
     )

@@ -92,12 +92,14 @@ class Value:
     self._pieces: dict[tuple[int, int], Any] = {}
     self._whole: Any = None
     self._copies: dict[Any, Any] = {}  # of the whole, by sharding
-    self._ahead: dict[tuple[int, int], tuple[Any, Any]] = {}
+    self._ahead: dict[tuple[int, int, int], tuple[Any, Any]] = {}
     self.is_released = False
 
   def put(self, array: Any) -> None:
     """Gives the whole value."""
     with self._board.changed:
+      if self.is_released:
+        return
       self._whole = array
       self._ledger.add(array, self.what)
       self._board.changed.notify_all()
@@ -105,6 +107,8 @@ class Value:
   def add(self, start: int, stop: int, piece: Any) -> None:
     """Gives the items [start, stop), or the sums over them."""
     with self._board.changed:
+      if self.is_released:
+        return
       self._pieces[start, stop] = piece
       self._ledger.add(piece, self.what)
       self._board.changed.notify_all()
@@ -117,17 +121,17 @@ class Value:
     Raises:
       Stopped: the flow was stopped before.
     """
-    there, found = self._ahead.get((start, stop), (None, None))
+    there, found = self._ahead.get((start, stop, axis), (None, None))
     if found is not None and there == sharding:
       return found
-    if self._whole is None and self._make_fn is None and not self._is_sum:
+    if self._whole is None and self._comes_in_pieces(axis):
       with self._board.changed:
         self._board.wait_for(
           lambda: self._whole is not None or self._covers(start, stop)
         )
-        is_whole = self._whole is not None
-      if not is_whole:
-        return self._gather(start, stop, sharding)
+        pieces = [] if self._whole is not None else sorted(self._pieces.items())
+      if pieces:
+        return self._gather(pieces, start, stop, sharding)
     whole = self._get()
     if start == 0 and stop == whole.shape[axis]:
       return self._send(whole, sharding)
@@ -144,9 +148,23 @@ class Value:
           self._keep(whole, sharding, found)
     return found
 
-  def is_complete(self, start: int = 0, stop: int | None = None) -> bool:
+  def given_to_caller(self, sharding: Any) -> Any:
+    """Returns all of it where `sharding` says; None is on the host, but keys.
+
+    What is brought there is the caller's: it is neither kept nor counted.
+    """
+    whole = self._get()
+    if sharding is None and isinstance(whole, jax.Array):
+      if jax.dtypes.issubdtype(whole.dtype, jax.dtypes.prng_key):
+        return whole
+    return transport.send(whole, sharding)
+
+  def is_complete(
+    self, start: int = 0, stop: int | None = None, axis: int | None = None
+  ) -> bool:
     """Returns whether the items [start, stop) can be read without waiting."""
-    stop = self._num_items if stop is None else stop
+    if stop is None or not self._comes_in_pieces(axis):
+      start, stop = 0, self._num_items
     with self._board.changed:
       return self._whole is not None or self._covers(start, stop)
 
@@ -158,7 +176,7 @@ class Value:
     found = self.read(start, stop, axis, sharding)
     with self._board.changed:
       if not self.is_released:
-        self._ahead[start, stop] = (sharding, found)
+        self._ahead[start, stop, axis] = (sharding, found)
         self._ledger.add(found, self.what)
     return found
 
@@ -250,10 +268,18 @@ class Value:
       self._whole = whole
       self._ledger.add(whole, self.what)
 
-  def _gather(self, start: int, stop: int, sharding: Any) -> Any:
+  def _comes_in_pieces(self, axis: int | None) -> bool:
+    """Whether items along an axis can be read before all have come."""
+    return self._make_fn is None and not self._is_sum and axis == self._axis
+
+  def _gather(
+    self,
+    pieces: Sequence[tuple[tuple[int, int], Any]],
+    start: int,
+    stop: int,
+    sharding: Any,
+  ) -> Any:
     assert self._axis is not None
-    with self._board.changed:
-      pieces = sorted(self._pieces.items())
     parts = []
     for (a, b), piece in pieces:
       low, high = max(a, start), min(b, stop)

@@ -276,6 +276,98 @@ def test_what_an_iteration_leaves_in_memory_does_not_add_up():
   assert len(set(resident[1:])) == 1
 
 
+@flow.stage(items={1: 0}, name="roll_out")
+def roll_out(big, x_b):
+  return x_b + jnp.sum(big)
+
+
+@flow.stage(name="train")
+def train(params, moments, x_b):
+  moments = 0.9 * moments + jnp.sum(x_b)
+  return params - 0.1 * moments, moments
+
+
+def big_flow(state, x_b):
+  big, params, moments = state
+  x_b = roll_out(big, x_b + 0 * params[0])
+  params, moments = train(params, moments, x_b)
+  return (big, params, moments), x_b
+
+
+def taking_turns(stage_names, **options):
+  machine = machines.of_process(1)
+  table = Table(samples=(Sample(granule=1, devices=1, seconds=1e-3),),
+                extrapolate=True)  # fmt: skip
+  profile = Profile(
+    entries=tuple(
+      Entry(stage=name, device_class=machine.mesh_class, law=table)
+      for name in stage_names
+    )
+  )
+  tree = Temporal(
+    children=tuple(
+      Run(
+        stage=name,
+        devices=Devices.of([0]),
+        granule=1 if name == "train" else 4,
+        is_resident=False,
+      )
+      for name in stage_names
+    )
+  )
+  return runtime.m2flow(
+    big_flow,
+    plan=TreePlan(root=tree),
+    machine=machine,
+    profile=profile,
+    **options,
+  )
+
+
+def big_state():
+  # Of NumPy: nothing lies on the device before a stage reads it.
+  return tuple(np.full(1000, i, np.float32) for i in range(3))
+
+
+def test_a_swapped_out_trainer_leaves_no_new_state_behind():
+  # Each stage's own 4 kB or 8 kB fit, and what it makes of them; both do not.
+  run = taking_turns(("roll_out", "train"), budget_bytes=17_000)
+  state, expected = big_state(), big_state()
+  inputs = [(jnp.arange(4.0) + i,) for i in range(4)]
+  for (state, _), given in zip(run.iterate(state, inputs), inputs):
+    expected, _ = big_flow(expected, *given)
+  jax.tree.map(np.testing.assert_array_equal, state, expected)
+  peak = run.prepare(None).executor.ledger.peak_bytes
+  assert max(peak.values()) < 17_000
+
+
+def test_a_call_leaves_nothing_counted():
+  run = taking_turns(("roll_out", "train"))
+  state = jax.tree.map(jnp.asarray, big_state())
+  resident = []
+  for i in range(4):
+    state, _ = run(state, jnp.arange(4.0) + i)
+    ledger = run.prepare(None).executor.ledger
+    resident.append(ledger.resident_bytes(jax.devices()[0]))
+  assert resident == resident[:1] * 4
+
+
+def test_other_inputs_in_each_iteration_do_not_add_up():
+  run = taking_turns(("roll_out", "train"))
+  resident = []
+  inputs = ((jnp.arange(4.0) + i,) for i in range(6))
+  for _ in run.iterate(jax.tree.map(jnp.asarray, big_state()), inputs):
+    ledger = run.prepare(None).executor.ledger
+    resident.append(ledger.resident_bytes(jax.devices()[0]))
+  assert resident[2:] == resident[2:3] * 4
+
+
+def test_a_caller_that_takes_its_time_is_no_stall():
+  run = host_run(lambda name, item: time.sleep(0.03), deadline_s=0.5)
+  for _ in run.iterate(items(), [()] * 2):
+    time.sleep(0.7)
+
+
 def test_a_measured_timeline_has_each_task_once_and_no_device_twice():
   run = host_run(lambda name, item: None)
   for _ in run.iterate(items(), [()] * 3):

@@ -5,6 +5,7 @@ mesh, and `update` is a barrier.
 """
 
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -257,3 +258,22 @@ def test_without_any_alike_calls_end_in_the_plan_order():
   assert arrivals.finish(6) == ()
   assert arrivals.finish(5) == (5, 6)
   assert arrivals.finish(7) == (7,)
+
+
+def test_a_call_that_ends_after_its_run_is_no_part_of_the_next():
+  is_late, go_on = True, threading.Event()
+
+  def answer_hook(item):
+    if item != 2:
+      return
+    if is_late:
+      go_on.wait(PATIENCE_S)
+    else:
+      go_on.set()  # the call of the run before ends in this one
+      time.sleep(0.2)
+
+  run = planned(make_flow(answer_hook), stream(), deadline_s=0.5)
+  with pytest.raises(runtime.DeadlineError):
+    run(first_state(), items())
+  is_late = False
+  np.testing.assert_array_equal(run(first_state(), items()), eager())
