@@ -93,7 +93,8 @@ class Executor:
     self.channel_budget = channel_budget
     self.graph, self.plan, self.machine = graph, plan, machine
     self.deadline_s = deadline_s
-    self.ledger = ledgers.Ledger(budget_bytes)
+    host_bytes = machine.cluster.nodes[0].host_bytes
+    self.ledger = ledgers.Ledger(budget_bytes, host_bytes)
     self.context = contexts.Context(
       graph, machine, self.ledger, compiled=compiled
     )

@@ -14,6 +14,7 @@ from rlinf_jax.runtime import (
   contexts,
   graphs,
   lanes,
+  ledgers,
   programs,
   tasks,
   turns,
@@ -286,7 +287,7 @@ class Iteration:
         value = self.outputs[i]
       moved.append(value)
     if task.kind == "swap_out":
-      kind = "pinned_host"
+      kind = ledgers.SWAPPED_KIND
     self._context.board.add_moved(values.swap(moved, devices, kind))
     return ()
 

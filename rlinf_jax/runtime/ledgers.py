@@ -15,6 +15,8 @@ from typing import Any
 import jax
 
 DEVICE_KINDS = ("device", "unpinned_host")
+SWAPPED_KIND = "pinned_host"
+HOST = "the host's pool of swapped state"
 
 
 class OverBudgetError(MemoryError):
@@ -26,10 +28,13 @@ class Ledger:
 
   Args:
     budget_bytes: per device; None counts without a limit.
+    host_bytes: of host memory for what is swapped out; None likewise.
   """
 
-  def __init__(self, budget_bytes: int | None = None) -> None:
-    self.budget_bytes = budget_bytes
+  def __init__(
+    self, budget_bytes: int | None = None, host_bytes: int | None = None
+  ) -> None:
+    self.budget_bytes, self._host_bytes = budget_bytes, host_bytes
     self._lock = threading.Lock()
     self._held: dict[int, tuple[Any, int, str, list[tuple[Any, int]]]] = {}
     self._bytes: dict[Any, int] = {}
@@ -55,11 +60,9 @@ class Ledger:
         self._bytes[device] = self._bytes.get(device, 0) + size
         peak = max(self.peak_bytes.get(device, 0), self._bytes[device])
         self.peak_bytes[device] = peak
-        if (
-          self.budget_bytes is not None
-          and self._bytes[device] > self.budget_bytes
-        ):
-          raise OverBudgetError(self._message(device, what, size))
+        budget = self._host_bytes if device == HOST else self.budget_bytes
+        if budget is not None and self._bytes[device] > budget:
+          raise OverBudgetError(self._message(device, what, size, budget))
 
   def remove(self, array: Any) -> None:
     """Forgets one holder of an array."""
@@ -76,12 +79,12 @@ class Ledger:
       for device, size in parts:
         self._bytes[device] -= size
 
-  def resident_bytes(self, device: jax.Device) -> int:
-    """Returns the bytes that lie on a device now."""
+  def resident_bytes(self, device: Any) -> int:
+    """Returns the bytes that lie on a JAX device now, or in `HOST`."""
     with self._lock:
       return self._bytes.get(device, 0)
 
-  def _message(self, device: Any, what: str, size: int) -> str:
+  def _message(self, device: Any, what: str, size: int, budget: int) -> str:
     by_name: dict[str, int] = {}
     for _, _, name, parts in self._held.values():
       for d, n in parts:
@@ -91,21 +94,22 @@ class Ledger:
     listed = ", ".join(f"{name} {n:,}" for name, n in most)
     return (
       f"{what} takes {size:,} bytes on {device}, which then holds"
-      f" {self._bytes[device]:,} of a budget of {self.budget_bytes:,}; most are"
+      f" {self._bytes[device]:,} of a budget of {budget:,}; most are"
       f" {listed}. Use smaller granules, more devices, or let the plan swap"
       " stages"
     )
 
 
 def _parts(array: jax.Array) -> Iterator[tuple[Any, int]]:
-  if array.is_deleted() or array.sharding.memory_kind not in (
-    None,
-    *DEVICE_KINDS,
-  ):
+  kind = None if array.is_deleted() else array.sharding.memory_kind or "device"
+  if kind not in (*DEVICE_KINDS, SWAPPED_KIND):
     return
   if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
     return  # a few bytes, without shards to ask
   size = _shard_bytes(array.sharding, array.shape, array.dtype)
+  if kind == SWAPPED_KIND:
+    yield HOST, size * len(array.sharding.addressable_devices)
+    return
   for device in array.sharding.addressable_devices:
     yield device, size
 

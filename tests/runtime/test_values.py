@@ -2,6 +2,7 @@
 
 import threading
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_readers_of_parts_and_of_the_whole_do_not_disturb_each_other(seed):
       try:
         found.append((start, made.read(start, start + 8, 0, None)))
         made.whole(None)
-      except Exception as error:
+      except BaseException as error:  # noqa: BLE001  asserted below
         errors.append(error)
 
     readers = [
@@ -70,3 +71,16 @@ def test_readers_of_parts_and_of_the_whole_do_not_disturb_each_other(seed):
     assert not errors
     for start, part in found:
       np.testing.assert_array_equal(part, x[start : start + 8])
+
+
+def test_swapped_state_has_a_pool_of_its_own_that_is_bounded():
+  ledger = ledgers.Ledger(budget_bytes=100, host_bytes=50)
+  device = jax.devices()[0]
+  pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+  x = jax.device_put(jnp.ones(10), pinned)
+  ledger.add(x, "state of train")
+  assert ledger.resident_bytes(device) == 0
+  assert ledger.resident_bytes(ledgers.HOST) == 40
+  more = jax.device_put(jnp.ones(3), pinned)
+  with pytest.raises(ledgers.OverBudgetError, match="pool of swapped state"):
+    ledger.add(more, "state of act")
