@@ -25,7 +25,7 @@ from absl import app, flags, logging
 import envs
 from experiments import plan_flags, recipes
 from rlinf_jax import checkpoints, runtime, training
-from rlinf_jax.algorithms import ppo
+from rlinf_jax.algorithms import ppo, simulators
 from rlinf_jax.reporting import curves, memory, metrics, summary
 from rlinf_jax.runtime import meshes
 from scheduler import errors
@@ -68,6 +68,13 @@ flags.DEFINE_integer(
   1,
 )
 flags.adopt_module_key_flags(plan_flags)
+flags.DEFINE_enum(
+  "simulate_on",
+  "mesh",
+  simulators.PLACES,
+  "host: with --plan, environments are stepped by a stage on the host's cores,"
+  " beside what the mesh computes. mesh: as part of the mesh's programs.",
+)
 flags.DEFINE_string(
   "loss",
   None,
@@ -166,10 +173,12 @@ def main(argv: list[str]) -> None:
   try:
     plan_flags.check()
     settings, directory = _settings()
+    _check_place(settings)
     env, judge, algorithm = recipes.build(
       settings,
       num_threads=FLAGS.num_threads,
       num_eval_episodes=FLAGS.num_eval_episodes,
+      simulate_on=FLAGS.simulate_on,
     )
     mesh = _mesh()
     ppo.check_config(
@@ -216,7 +225,7 @@ def main(argv: list[str]) -> None:
       has_success=env.success_metric is not None,
       is_resumable=env.is_resumable,
       transform=plan_flags.transform(
-        directory, num_devices=FLAGS.num_devices, donate=True
+        directory, num_devices=_num_planned(), donate=True
       ),
       explain=FLAGS.explain,
     )
@@ -236,8 +245,11 @@ def main(argv: list[str]) -> None:
 def _configure() -> None:
   if not FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)
-  if FLAGS.num_devices is not None:
-    jax.config.update("jax_num_cpu_devices", FLAGS.num_devices)
+  num_devices = FLAGS.num_devices
+  if FLAGS.simulate_on == "host":
+    num_devices = (num_devices or 1) + 1  # the last is the simulator's
+  if num_devices is not None:
+    jax.config.update("jax_num_cpu_devices", num_devices)
   if FLAGS.compilation_cache:
     folder = pathlib.Path(FLAGS.compilation_cache).expanduser()
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -292,6 +304,23 @@ def _with_flags(base: recipes.Settings) -> recipes.Settings:
   )
   names = ["env", "physics", "randomise", "seed", "num_seeds", "loss"]
   return dataclasses.replace(base, recipe=recipe, **given(names))
+
+
+def _check_place(settings: recipes.Settings) -> None:
+  if FLAGS.simulate_on == "mesh":
+    return
+  if FLAGS.plan is None or settings.num_seeds > 1:
+    raise ValueError(
+      "--simulate_on=host needs --plan, such as --plan=auto, and --num_seeds=1:"
+      " a stage on the host is no part of a program, and cannot be mapped"
+    )
+
+
+def _num_planned() -> int | None:
+  """Returns how many devices a plan may use; None is all."""
+  if FLAGS.simulate_on == "host" and jax.default_backend() == "cpu":
+    return FLAGS.num_devices or 1
+  return FLAGS.num_devices
 
 
 def _to_sizes(flag: str, names: list[str]) -> tuple[int, ...]:

@@ -175,7 +175,11 @@ def make_policy(env: envs.Env, network: Network) -> models.Policy:
 
 
 def build(
-  settings: Settings, *, num_threads: int = 0, num_eval_episodes: int = 128
+  settings: Settings,
+  *,
+  num_threads: int = 0,
+  num_eval_episodes: int = 128,
+  simulate_on: str = "mesh",
 ) -> tuple[envs.Env, training.Evaluation, ppo.Ppo]:
   """Returns the environment, what judges a policy on it, and the algorithm.
 
@@ -202,7 +206,14 @@ def build(
     config, num_iterations=-(-recipe.num_steps // steps_per_iteration)
   )
   episodes = autoreset.episodes(env, stagger=config.stagger)
-  algorithm = ppo.make(episodes, policy, optimizer, config, loss_fn=loss_fn)
+  algorithm = ppo.make(
+    episodes,
+    policy,
+    optimizer,
+    config,
+    loss_fn=loss_fn,
+    simulate_on=simulate_on,
+  )
   judge = training.make_evaluation(
     algorithm,
     env,

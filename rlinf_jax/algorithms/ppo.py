@@ -26,7 +26,7 @@ import optax
 from flax import struct
 
 from rlinf_jax import flow, losses, types
-from rlinf_jax.algorithms import minibatches, rollouts, updates
+from rlinf_jax.algorithms import minibatches, rollouts, simulators, updates
 from rlinf_jax.models import normaliser
 from rlinf_jax.models import policy as policies
 
@@ -114,6 +114,8 @@ class Ppo(NamedTuple):
       row by row. Metrics are [] float32.
     act: (Actor, obs, carry, is_first, key) -> (action, carry), for one
       environment; sampled. `act_best` is its mode, without a key.
+    simulate_on: where environments are stepped. With a stage on the host an
+      iteration runs eagerly or under a plan, and not inside `jax.jit`.
   """
 
   init: Callable[[chex.PRNGKey], TrainState]
@@ -121,6 +123,7 @@ class Ppo(NamedTuple):
   act: Callable[..., tuple[jax.Array, Any]]
   act_best: Callable[..., tuple[jax.Array, Any]]
   config: Config
+  simulate_on: str = "mesh"
 
 
 def ppo_loss(policy: policies.Policy, config: Config) -> types.LossFn:
@@ -226,6 +229,7 @@ def make(
   config: Config,
   *,
   loss_fn: types.LossFn | None = None,
+  simulate_on: str = "mesh",
 ) -> Ppo:
   """Returns the functions of a PPO run.
 
@@ -235,6 +239,7 @@ def make(
     optimizer: any optax transformation.
     config: see `Config`.
     loss_fn: the loss of one sequence; `ppo_loss(policy, config)` by default.
+    simulate_on: where environments are stepped, see `simulators.make`.
 
   Raises:
     ValueError: for sizes that do not fit together.
@@ -268,12 +273,13 @@ def make(
 
     return jax.vmap(one)(obs_b, carry_b, is_first_b, key_b)
 
-  @flow.stage(items={0: 0, 1: 0, 3: 0})
-  def simulate(sim_b: Any, action_b: Any, pool: Any, key_b: Any) -> Any:
+  def step(sim_b: Any, action_b: Any, pool: Any, key_b: Any) -> Any:
     def one(sim: Any, action: Any, key: Any) -> Any:
       return episodes.step(sim, policy.head.to_action(action), pool, key)
 
     return jax.vmap(one)(sim_b, action_b, key_b)
+
+  simulate = simulators.make(step, place=simulate_on)
 
   @flow.stage(items={0: 0})
   def refill(key_p: Any) -> Any:
@@ -334,7 +340,9 @@ def make(
     pool_key, act_key, reset_key = jax.random.split(key, 3)
     pool = refill(jax.random.split(pool_key, config.pool_size))
     key_tb = jax.random.split(act_key, (num_rows, num_envs))
-    reset_key_tb = jax.random.split(reset_key, (num_rows, num_envs))
+    reset_key_tb = simulators.keys(
+      jax.random.split(reset_key, (num_rows, num_envs)), place=simulate_on
+    )
 
     def body(held: Any, keys: Any) -> Any:
       sim_b, carry_b = held
@@ -413,7 +421,7 @@ def make(
     outputs, carry = infer(actor, obs, carry, is_first)
     return policy.head.to_action(policy.head.mode(outputs)), carry
 
-  return Ppo(init, iteration, act_one, act_best, config)
+  return Ppo(init, iteration, act_one, act_best, config, simulate_on)
 
 
 def _standardise(

@@ -79,7 +79,7 @@ class Call:
 
   def on_host(self, *leaves: Any) -> list[np.ndarray]:
     """Calls a host or process stage with NumPy arrays; checks its results."""
-    shapes = jax.tree.leaves(self.out_shapes(as_avals(leaves)))
+    shapes = _out_leaves(self, as_avals(leaves))
     arrays = [np.asarray(x) for x in leaves]
     out = jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, arrays)))
     given = [(np.shape(x), str(getattr(x, "dtype", type(x)))) for x in out]
@@ -123,6 +123,11 @@ def _traced_under(call: Call, avals: tuple[Any, ...], mesh: Any) -> Any:
       " argument, so that the workflow shows where it comes from"
     )
   return jaxpr
+
+
+@functools.lru_cache(maxsize=1024)
+def _out_leaves(call: Call, avals: tuple[Any, ...]) -> list[Any]:
+  return jax.tree.leaves(call.out_shapes(avals))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -116,8 +116,10 @@ def compile_programs(
     with display.phase("compile iteration"):
       whole = compile_iteration(config.unroll_length)
     estimates.append(memory.estimate(whole, name="an iteration"))
-  left_over, last = num_steps % _whole(config), None
-  if left_over:
+  left_over = num_steps % _whole(config)
+  is_in_jit = algorithm.simulate_on == "mesh"
+  last = None
+  if left_over and is_in_jit:
     with display.phase("compile last iteration"):
       last = compile_iteration(-(-left_over // config.num_envs))
 
@@ -125,7 +127,9 @@ def compile_programs(
     state: ppo.TrainState, counts: Iterable[int]
   ) -> Generator[Any, None, None]:
     counts = list(counts)
-    num_whole = sum(n == _whole(config) for n in counts)
+    # Without a program of its own the last iteration is a whole one, which
+    # learns from as many steps as are left.
+    num_whole = sum(n == _whole(config) or not is_in_jit for n in counts)
     if planned is not None:
       inputs = [(np.int32(n),) for n in counts[:num_whole]]
       for out in planned.iterate(state, inputs):

@@ -9,9 +9,9 @@ import optax
 import pytest
 
 from envs import autoreset
-from rlinf_jax import flow, models, types
+from rlinf_jax import flow, models, runtime, types
 from rlinf_jax.algorithms import minibatches, ppo, updates
-from rlinf_jax.runtime import meshes
+from rlinf_jax.runtime import machines, meshes
 from tests import toy_envs
 
 CONFIG = ppo.Config(
@@ -248,3 +248,29 @@ def _batch(*, num, length):
     mask=~false,
     carry=(),
   )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_environments_on_the_host_give_the_numbers_of_the_mesh(staleness):
+  on_mesh = make(toy_envs.target())
+  on_host = make(toy_envs.target(), simulate_on="host")
+  start = on_mesh.init(jax.random.key(0))
+  planned = runtime.m2flow(
+    lambda state, n: on_host.iteration(state, 8, n),
+    plan="disaggregated",
+    machine=machines.of_process(1, num_host_slots=1),
+    staleness=staleness,
+    measure_s=1.0,
+  )
+  # The first iteration acts by the first weights, whatever the staleness.
+  first, *_ = (s for s, _ in planned.iterate(start, [(ALL,)] * 2))
+  expected, _ = iterate(on_mesh, start)
+  for a, b in zip(leaves(first), leaves(expected)):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+  assert planned.workflow.stage("simulate").kind == "host"
+
+
+def test_a_simulator_is_in_a_known_place():
+  with pytest.raises(ValueError, match="choose from"):
+    make(toy_envs.target(), simulate_on="moon")

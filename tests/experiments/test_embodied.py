@@ -220,11 +220,27 @@ def test_a_run_under_a_plan_says_what_it_did(tmp_path):
 
 
 @pytest.mark.slow
+def test_c_physics_on_the_host_has_a_place_of_its_own(tmp_path):
+  result = run(
+    *SMALL,
+    "--plan=disaggregated",
+    "--simulate_on=host",
+    "--explain",
+    "--num_steps=160",  # not a multiple of an iteration's
+    f"--run_dir={tmp_path / 'run'}",
+  )
+  assert "simulate: host" in result.stdout
+  assert "an iteration took" in result.stdout
+  assert rows_of(tmp_path / "run")[-1]["step"] == 160
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
     (["--staleness=1"], "needs --plan"),
     (["--plan=best"], "neither a planner"),
+    (["--simulate_on=host"], "needs --plan"),
   ],
 )
 def test_flags_of_plans_are_checked(flags, message, tmp_path):
