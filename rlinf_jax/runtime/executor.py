@@ -30,6 +30,7 @@ from rlinf_jax.runtime import (
   iterations,
   ledgers,
   machines,
+  prefetching,
   readiness,
   tasks,
   workers,
@@ -167,6 +168,12 @@ class _Run:
     self._channels = channels.Channels(
       executor.plan, executor.graph, executor.channel_budget
     )
+    self._prefetching = prefetching.Prefetching(
+      executor.plan,
+      executor.machine,
+      executor.ledger,
+      executor.context.compiled,
+    )
     self._left: dict[int, int] = {}
     self._finished: queue.Queue[int | None] = queue.Queue()
     self._lock = threading.Lock()
@@ -234,6 +241,7 @@ class _Run:
     with self._held(task):
       start_ns = time.perf_counter_ns() - self._zero_ns
       self._board.take_moved()
+      self._prefetch(key, task)
       jax.block_until_ready(self._result_of(key, task))
       stop_ns = time.perf_counter_ns() - self._zero_ns
     self._channels.made(key, task, self._alive[iteration])
@@ -323,6 +331,15 @@ class _Run:
         if self._assignments.is_known((iteration, r))
       ]
     return [alive.send_ahead(task, reader) for reader in readers]
+
+  def _prefetch(self, key: tuple[int, int], task: tasks.Task) -> None:
+    """Starts the swaps that come after a task, if there is room for them."""
+    for t, lag in self._prefetching.behind(key[1]):
+      later = self._alive.get(key[0] + lag)
+      swap = self._tasks[t]
+      num_bytes = 0 if later is None else later.swapped_bytes(swap)
+      if later and num_bytes and self._prefetching.has_room(task, num_bytes):
+        later.swap_early(swap)
 
   def _given(self, x: Any, what: str) -> values_lib.Value:
     value = values_lib.Value(self._board, self._context.ledger, what=what)

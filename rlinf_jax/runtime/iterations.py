@@ -45,6 +45,9 @@ class Iteration:
     self.given = list(given)
     self._values: dict[int, values.Value] = dict(zip(program.inputs, given))
     self._loops: dict[str, turns.LoopState] = {}
+    self._brought: dict[
+      tasks.Task, int
+    ] = {}  # bytes, by swaps that began early
     self._lock = threading.Lock()
     self._values |= context.constants
     old = dict(zip(program.inputs, stale))
@@ -274,7 +277,7 @@ class Iteration:
     """
     known = self._context.machine.devices
     devices = frozenset(known[i] for i in task.devices if i < len(known))
-    kind = known[0].default_memory().kind
+    kind = _device_kind(known)
     made = self._context.made_state.get(task.stage, {})
     moved = []
     for i in self._context.graph.weights[task.stage]:
@@ -288,8 +291,40 @@ class Iteration:
       moved.append(value)
     if task.kind == "swap_out":
       kind = ledgers.SWAPPED_KIND
-    self._context.board.add_moved(values.swap(moved, devices, kind))
-    return ()
+    num_bytes = values.swap(moved, devices, kind)
+    if task.kind == "swap_in":
+      num_bytes += self._brought.pop(task, 0)
+    self._context.board.add_moved(num_bytes)
+    return [value.held for value in moved if value.held is not None]
+
+  def swapped_bytes(self, task: tasks.Task) -> int:
+    """Returns the bytes that a swap would bring to each of its devices."""
+    return sum(
+      ledgers.device_bytes(value.held)
+      for value in self._swapped_out(task)
+      if value.held is not None
+    )
+
+  def swap_early(self, task: tasks.Task) -> None:
+    """Starts to bring back a stage's state; does not wait for it."""
+    known = self._context.machine.devices
+    devices = frozenset(known[i] for i in task.devices)
+    self._brought[task] = values.swap(
+      self._swapped_out(task), devices, _device_kind(known), wait=False
+    )
+
+  def _swapped_out(self, task: tasks.Task) -> list[values.Value]:
+    weights = self._context.graph.weights[task.stage]
+    return [
+      value
+      for value in (self.given[i] for i in weights)
+      if isinstance(value.held, jax.Array)
+      and value.held.sharding.memory_kind == ledgers.SWAPPED_KIND
+    ]
+
+
+def _device_kind(devices: Sequence[jax.Device]) -> str:
+  return devices[0].default_memory().kind
 
 
 def _divided(

@@ -100,6 +100,11 @@ class Ledger:
     )
 
 
+def device_bytes(array: jax.Array) -> int:
+  """Returns the bytes of an array on each of its devices."""
+  return _shard_bytes(array.sharding, array.shape, array.dtype)
+
+
 def _parts(array: jax.Array) -> Iterator[tuple[Any, int]]:
   kind = None if array.is_deleted() else array.sharding.memory_kind or "device"
   if kind not in (*DEVICE_KINDS, SWAPPED_KIND):

@@ -296,7 +296,11 @@ class Value:
 
 
 def swap(
-  values: Sequence[Value], devices: frozenset[Any], memory_kind: str
+  values: Sequence[Value],
+  devices: frozenset[Any],
+  memory_kind: str,
+  *,
+  wait: bool = True,
 ) -> int:
   """Moves what lies on devices to another memory of theirs, in one copy.
 
@@ -304,6 +308,7 @@ def swap(
     values: of which those that are not whole, or lie elsewhere, stay.
     devices: JAX devices; further copies that lie on them are let go of.
     memory_kind: to which.
+    wait: whether to return when all is there, not as soon as it is under way.
 
   Returns:
     Bytes moved.
@@ -320,7 +325,8 @@ def swap(
       target = old.sharding.with_memory_kind(memory_kind)
       found.append((value, old, target))
   moved = transport.send([x for _, x, _ in found], [to for _, _, to in found])
-  jax.block_until_ready(moved)
+  if wait:
+    jax.block_until_ready(moved)
   for (value, old, _), new in zip(found, moved):
     value.replace(old, new)
   return sum(int(new.nbytes) for new in moved)

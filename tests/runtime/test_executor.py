@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlinf_jax import flow, runtime
-from rlinf_jax.runtime import ledgers, machines
+from rlinf_jax.runtime import iterations, ledgers, machines
 from scheduler.devices import Devices
 from scheduler.plans import Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
@@ -326,11 +326,12 @@ def taking_turns(stage_names, **options):
 
 def big_state():
   # Of NumPy: nothing lies on the device before a stage reads it.
-  return tuple(np.full(1000, i, np.float32) for i in range(3))
+  sizes = (3000, 1000, 1000)
+  return tuple(np.full(n, i, np.float32) for i, n in enumerate(sizes))
 
 
 def test_a_swapped_out_trainer_leaves_no_new_state_behind():
-  # Each stage's own 4 kB or 8 kB fit, and what it makes of them; both do not.
+  # Either stage's 12 kB or 8 kB fit, and what it makes of them; both do not.
   run = taking_turns(("roll_out", "train"), budget_bytes=17_000)
   state, expected = big_state(), big_state()
   inputs = [(jnp.arange(4.0) + i,) for i in range(4)]
@@ -341,6 +342,36 @@ def test_a_swapped_out_trainer_leaves_no_new_state_behind():
   peak = run.prepare(None).executor.ledger.peak_bytes
   assert peak[jax.devices()[0]] < 17_000
   assert peak[ledgers.HOST] >= 8_000  # what train has made
+
+
+@pytest.mark.parametrize(
+  ("budget", "is_early"), [(None, True), (40_000, True), (17_000, False)]
+)
+def test_state_comes_back_early_where_there_is_room(
+  budget, is_early, monkeypatch
+):
+  early, swap_early = [], iterations.Iteration.swap_early
+
+  def spy(iteration, task):
+    early.append((iteration.index, task.stage))
+    swap_early(iteration, task)
+
+  monkeypatch.setattr(iterations.Iteration, "swap_early", spy)
+  run = taking_turns(("roll_out", "train"), budget_bytes=budget)
+  run.prepare(big_state(), jnp.arange(4.0))
+  early.clear()
+  expected = big_state()
+  for state, _ in run.iterate(big_state(), [(jnp.arange(4.0),)] * 3):
+    expected, _ = big_flow(expected, jnp.arange(4.0))
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
+  # In the first iteration the state has never been on the device.
+  assert early == ([(1, "train"), (2, "train")] if is_early else [])
+  brought = [
+    e.num_bytes
+    for e in run.timeline.events
+    if (e.kind, e.stage) == ("swap_in", "train")
+  ]
+  assert brought == [8000] * 3  # first from NumPy
 
 
 def test_a_call_leaves_nothing_counted():
