@@ -382,9 +382,8 @@ def make(
   ) -> tuple[TrainState, types.Metrics]:
     key, collect_key, learn_key = jax.random.split(state.key, 3)
     actor = Actor(state.learner.params, state.normaliser)
-    (sim_b, carry_b), rollout_tb = collect(
-      state, flow.sync(actor), collect_key, num_rows
-    )
+    acting, made_in = flow.sync((actor, state.iteration))
+    (sim_b, carry_b), rollout_tb = collect(state, acting, collect_key, num_rows)
 
     sample_tb = jnp.arange(num_rows * num_envs).reshape(num_rows, num_envs)
     counts_tb = sample_tb < num_steps
@@ -399,6 +398,8 @@ def make(
       sums = observe(stats, rollout_tb.obs, mask_tb)
       stats = normaliser.merge(stats, sums)
     metrics |= rollouts.episode_metrics(rollout_tb.outcome, counts_tb)
+    age = state.iteration - made_in
+    metrics["staleness"] = age.astype(jnp.float32)
     state = TrainState(
       learner=learner,
       normaliser=stats,

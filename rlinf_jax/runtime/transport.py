@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -70,26 +71,36 @@ def is_there(array: Any, target: jax.sharding.Sharding | None) -> bool:
 
 
 def moved_bytes(array: Any, target: jax.sharding.Sharding | None) -> int:
-  """Returns the bytes that `send` brings to devices that lack them.
+  """Returns the bytes that `send` has to bring to devices that lack them.
 
-  What is divided anew over the devices where it lies counts as staying. To the
-  host nothing moves from a CPU, whose memory it is.
+  Of an array that is divided anew, over the same devices or others, what a
+  device holds already stays. To the host nothing moves from a CPU, whose memory
+  it is.
   """
-  there: set[Any] = set()
-  if isinstance(array, jax.Array):
+  if not isinstance(array, jax.Array):
     if target is None:
-      first: Any = next(iter(array.sharding.device_set))
-      return 0 if first.platform == "cpu" else int(array.nbytes)
-    if array.sharding == target or jax.dtypes.issubdtype(
-      array.dtype, jax.dtypes.prng_key
-    ):
       return 0
-    there = array.sharding.device_set
+    shard = math.prod(target.shard_shape(np.shape(array)))
+    return shard * np.dtype(array.dtype).itemsize * len(target.device_set)
   if target is None:
+    first: Any = next(iter(array.sharding.device_set))
+    return 0 if first.platform == "cpu" else int(array.nbytes)
+  if array.sharding == target or jax.dtypes.issubdtype(
+    array.dtype, jax.dtypes.prng_key
+  ):
     return 0
-  shard = math.prod(target.shard_shape(np.shape(array)))
-  size = np.dtype(array.dtype).itemsize
-  return shard * size * len(target.device_set - there)
+  num_items = _moved_items(array.shape, array.sharding, target)
+  return num_items * array.dtype.itemsize
+
+
+@functools.lru_cache(maxsize=4096)
+def _moved_items(
+  shape: tuple[int, ...],
+  source: jax.sharding.Sharding,
+  target: jax.sharding.Sharding,
+) -> int:
+  # Asked for by every transfer of every iteration.
+  return redistribution.moved_items(shape, source, target)
 
 
 def _is_redistributed(x: Any, target: jax.sharding.Sharding) -> bool:

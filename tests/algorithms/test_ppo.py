@@ -264,7 +264,8 @@ def test_environments_on_the_host_give_the_numbers_of_the_mesh(staleness):
     measure_s=1.0,
   )
   # The first iteration acts by the first weights, whatever the staleness.
-  first, *_ = (s for s, _ in planned.iterate(start, [(ALL,)] * 2))
+  (first, _), (_, metrics) = planned.iterate(start, [(ALL,)] * 2)
+  assert metrics["staleness"] == staleness
   expected, _ = iterate(on_mesh, start)
   for a, b in zip(leaves(first), leaves(expected)):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

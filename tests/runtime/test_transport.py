@@ -68,6 +68,16 @@ def test_no_entry_crosses_but_those_that_are_missing(seed):
   )
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_are_counted_that_devices_lack(seed):
+  rng = random.Random(seed)
+  source, target = random_layout(rng), random_layout(rng)
+  x = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+  there = jax.device_put(x, source)
+  missing = missing_entries(source, target)
+  assert transport.moved_bytes(there, target) == 4 * missing
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_every_device_gets_each_entry_of_its_own_once_from_one_that_has_it(
   seed,
