@@ -13,8 +13,6 @@ loops as one program by their names, and `HAND_OFF` and `BETWEEN`.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +26,7 @@ from rlinf_jax import flow
 from rlinf_jax.runtime import (
   executables,
   executor,
+  fingerprints,
   graphs,
   machines,
   programs,
@@ -86,11 +85,11 @@ def measure(
     budget_s: counted from when one iteration has been compiled and run; once
       it is spent, only points without which a stage could not be planned at
       all are still measured.
-    path: a file that is read where it holds a profile of the same stages,
-      shapes, devices and versions, and written otherwise.
+    path: a file that is read where it holds a profile of the same programs,
+      devices and settings (`fingerprints`), and written otherwise.
     notify: called with (stage, points done, points known of).
   """
-  key = fingerprint(graph, machine)
+  key = fingerprints.of(graph, machine)
   if path is not None and pathlib.Path(path).exists():
     known = documents.read(profiles.Profile, path)
     if known.provenance.endswith(key):
@@ -116,23 +115,6 @@ def measure(
   if path is not None:
     documents.write(profile, path)
   return profile
-
-
-def fingerprint(graph: graphs.Graph, machine: machines.Machine) -> str:
-  """Returns what a measured profile depends on, as one short word."""
-  facts = [
-    jax.__version__,
-    [str(d.device_kind) for d in machine.devices],
-    machine.cluster.num_devices,
-    [
-      (node.name, [str(program.avals[v]) for v in node.inputs])
-      for program, node in programs.stage_nodes(graph.traced.program)
-    ],
-    [(s.name, s.items, s.quantum) for s in graph.workflow.stages],
-    "with hand-off",
-  ]
-  text = json.dumps(facts, default=str)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def points(graph: graphs.Graph, machine: machines.Machine) -> Iterator[Point]:
