@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlinf_jax.flow import faults
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Spec:
@@ -109,6 +111,7 @@ def traced(call: Call, avals: tuple[Any, ...]) -> Any:
 
   Raises:
     ValueError: the stage closes over a traced value.
+    TypeError: its Python needs the value of something that is traced.
   """
   return _traced_under(call, avals, jax.sharding.get_abstract_mesh())
 
@@ -116,7 +119,8 @@ def traced(call: Call, avals: tuple[Any, ...]) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _traced_under(call: Call, avals: tuple[Any, ...], mesh: Any) -> Any:
   del mesh  # the ambient one; a jaxpr belongs to the mesh it was traced under
-  jaxpr = jax.make_jaxpr(call)(*avals)
+  with faults.named(f"stage '{call.spec.name}'"):
+    jaxpr = jax.make_jaxpr(call)(*avals)
   if any(isinstance(c, jax.core.Tracer) for c in jaxpr.consts):
     raise ValueError(
       f"stage '{call.spec.name}' closes over a traced value; pass it as an"

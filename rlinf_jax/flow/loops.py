@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from rlinf_jax.flow import calls, stages
+from rlinf_jax.flow import calls, faults, stages
 
 T = TypeVar("T")
 
@@ -211,8 +211,8 @@ def _loop_jvp(primals: Any, tangents: Any, *, jaxpr: Any, **params: Any) -> Any:
   names = [e.params["call"].spec.name for e in jaxpr.jaxpr.eqns
            if e.primitive is stages.stage_p]  # fmt: skip
   raise TypeError(
-    f"a gradient was taken through a loop over the stages {names}; take it"
-    " inside a stage, not of the macro flow"
+    f"a gradient was taken through a loop over the stages {names}, at"
+    f" {faults.line_now()}; take it inside a stage, not of the macro flow"
   )
 
 

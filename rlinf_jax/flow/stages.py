@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from rlinf_jax.flow import calls, granules, processes
+from rlinf_jax.flow import calls, faults, granules, processes
 
 REDUCTIONS = ("sum",)
 PLACES = ("mesh", "host", "process")
@@ -253,8 +253,9 @@ def _jvp(
   primals: Any, tangents: Any, *, call: calls.Call, **params: Any
 ) -> Any:
   raise TypeError(
-    f"a gradient was taken through stage '{call.spec.name}'; take it inside a"
-    " stage (a reducing stage that returns gradients), not of the macro flow"
+    f"a gradient was taken through stage '{call.spec.name}', at"
+    f" {faults.line_now()}; take it inside a stage (a reducing stage that"
+    " returns gradients), not of the macro flow"
   )
 
 

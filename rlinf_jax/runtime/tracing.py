@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from rlinf_jax.flow import calls, loops, stages
+from rlinf_jax.flow import calls, faults, loops, stages
 from rlinf_jax.runtime import programs
 
 # Glue of these primitives moves values without rounding any: it gives the same
@@ -61,8 +61,9 @@ def trace(fn: Callable[..., Any], *args: Any) -> Traced:
 
   Raises:
     TypeError: the first result has another structure than the state, or a
-      stage is hidden where a plan cannot reach it, or a Python branch depends
-      on a traced value.
+      stage is hidden where a plan cannot reach it, or Python needs the value of
+      something that is traced (a branch, an index, a NumPy array); names stage
+      and line.
   """
   leaves, in_tree = jax.tree.flatten(args)
   out_tree = None
@@ -72,14 +73,8 @@ def trace(fn: Callable[..., Any], *args: Any) -> Traced:
     out, out_tree = jax.tree.flatten(fn(*jax.tree.unflatten(in_tree, leaves)))
     return out
 
-  try:
+  with faults.named("the macro flow"):
     closed = jax.make_jaxpr(flat)(*calls.as_avals(leaves))
-  except jax.errors.ConcretizationTypeError as error:
-    raise TypeError(
-      "the macro flow branches in Python on a value that is known only when it"
-      " runs; use jnp.where, or put the branch into a stage.\n"
-      f"{str(error).splitlines()[0]}"
-    ) from error
   num_state = _num_state(args, out_tree, closed.out_avals)
   paths = jax.tree_util.tree_flatten_with_path(args)[0]
   names = tuple(_readable(path) for path, _ in paths)
@@ -262,8 +257,8 @@ def _needed(jaxpr: Any) -> list[Any]:
       live |= {v for v in eqn.invars if not isinstance(v, jex_core.Literal)}
     elif _is_node(eqn):
       warnings.warn(
-        f"nothing uses what stage '{_name(eqn)}' returns at {_line(eqn)}; it is"
-        " left out",
+        f"nothing uses what stage '{_name(eqn)}' returns at"
+        f" {faults.line_of(eqn)}; it is left out",
         stacklevel=2,
       )
   return kept[::-1]
@@ -275,8 +270,8 @@ def _check_glue(eqn: Any, inexact: list[str]) -> None:
       if _is_node(hidden) or hidden.primitive is loops.sync_p:
         raise TypeError(
           f"stage '{_hidden_name(hidden)}' is hidden inside"
-          f" '{eqn.primitive.name}' at {_line(eqn)}; a plan sees stages in the"
-          " macro flow itself and in flow.loop only"
+          f" '{eqn.primitive.name}' at {faults.line_of(eqn)}; a plan sees"
+          " stages in the macro flow itself and in flow.loop only"
         )
       _check_glue(hidden, inexact)
   is_float = any(
@@ -286,21 +281,11 @@ def _check_glue(eqn: Any, inexact: list[str]) -> None:
   )
   has_inner = any(True for _ in jex_core.jaxprs_in_params(eqn.params))
   if is_float and not has_inner and eqn.primitive.name not in _EXACT:
-    inexact.append(f"{eqn.primitive.name} at {_line(eqn)}")
+    inexact.append(f"{eqn.primitive.name} at {faults.line_of(eqn)}")
 
 
 def _hidden_name(eqn: Any) -> str:
   return "sync" if eqn.primitive is loops.sync_p else _name(eqn)
-
-
-def _line(eqn: Any) -> str:
-  frames = eqn.source_info.traceback
-  for frame in frames.frames if frames else ():
-    if "/jax/" not in frame.file_name and "/rlinf_jax/runtime/" not in (
-      frame.file_name
-    ):
-      return f"{frame.file_name}:{frame.line_num}"
-  return "an unknown line"
 
 
 def _readable(path: Any) -> str:

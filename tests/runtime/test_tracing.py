@@ -1,5 +1,8 @@
 """What tracing sees of a macro flow, and what it refuses."""
 
+import linecache
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,7 +117,7 @@ def test_an_unused_stage_is_left_out_with_a_warning():
     halve(x)
     return double(x)
 
-  with pytest.warns(UserWarning, match="nothing uses what stage 'halve'"):
+  with pytest.warns(UserWarning, match="what stage 'halve'.*tracing.py:"):
     graph = graph_of(fn, X)
   assert [s.name for s in graph.workflow.stages] == ["double"]
 
@@ -125,12 +128,47 @@ def test_a_hidden_stage_is_refused_with_name_and_line(hide):
     tracing.trace(hide(lambda x: double(x)), X)
 
 
-def test_a_branch_on_a_traced_value_is_refused():
-  def fn(x):
-    return double(x) if jnp.sum(x) > 0 else halve(x)
+NEEDS_VALUES = {
+  "branches in Python on": lambda x_b: x_b if jnp.sum(x_b) > 0 else -x_b,
+  "makes a NumPy array of": lambda x_b: jnp.asarray(np.sin(x_b)),
+  "makes a Python index, or a size, of": lambda x_b: (
+    x_b * [0.0, 1.0][x_b[0, 0].astype(jnp.int32)]
+  ),
+  "selects as many elements as are true in": lambda x_b: x_b[x_b > 0],
+  "makes a Python number of": lambda x_b: x_b * float(x_b[0, 0]),
+}
 
-  with pytest.raises(TypeError, match="branches in Python on a value"):
-    tracing.trace(fn, X)
+
+def line(error):
+  """Returns the line of this file that an error names."""
+  found = re.search(r"test_tracing\.py:(\d+)", str(error.value))
+  return linecache.getline(__file__, int(found[1]))
+
+
+@pytest.mark.parametrize("did", NEEDS_VALUES)
+def test_a_flow_that_needs_a_value_is_refused_with_line_and_remedy(did):
+  with pytest.raises(TypeError, match=f"the macro flow {did} a value") as error:
+    tracing.trace(lambda x: NEEDS_VALUES[did](double(x)), X)
+  assert "x_b" in line(error)
+  assert "; " in str(error.value)
+
+
+@pytest.mark.parametrize("did", NEEDS_VALUES)
+@pytest.mark.parametrize("run", [tracing.trace, lambda fn, x: fn(x)])
+def test_a_stage_that_needs_a_value_is_named_with_its_line(run, did):
+  stage = flow.stage(NEEDS_VALUES[did], items={0: 0}, name="mine")
+  with pytest.raises(TypeError, match=f"stage 'mine' {did} a value") as error:
+    run(lambda x: stage(x), X)
+  assert "x_b" in line(error)
+
+
+def test_a_branch_in_a_loop_is_named_with_its_line():
+  def body(x, _):
+    return double(x) if jnp.sum(x) > 0 else x, None  # here
+
+  with pytest.raises(TypeError, match="branches in Python") as error:
+    tracing.trace(lambda x: flow.loop(body, x, length=3)[0], X)
+  assert "# here" in line(error)
 
 
 def test_a_state_that_changes_its_shape_is_refused():
@@ -143,9 +181,18 @@ def test_a_flow_that_returns_no_state_is_refused():
     tracing.trace(lambda state, x: double(x), {"a": X}, X)
 
 
-def test_a_gradient_through_a_stage_is_refused():
-  with pytest.raises(TypeError, match="through stage 'double'"):
-    tracing.trace(jax.grad(lambda x: jnp.sum(double(x))), X)
+@pytest.mark.parametrize(
+  "fn",
+  [
+    lambda x: jnp.sum(double(x)),
+    lambda x: jnp.sum(flow.loop(lambda x, _: (double(x), 0), x, length=2)[0]),
+  ],
+)
+def test_a_gradient_through_a_stage_is_refused_with_its_line(fn):
+  with pytest.raises(TypeError, match="a gradient was taken") as error:
+    tracing.trace(jax.grad(fn), X)
+  assert "double" in str(error.value)
+  assert "jnp.sum(" in line(error)
 
 
 def test_staleness_without_a_sync_is_refused():
