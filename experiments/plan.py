@@ -10,7 +10,8 @@ r"""Plans a workflow, and says why the plan is as it is.
 
 Needs no JAX and no accelerator; takes seconds on one core. Prints the plan and
 the explanation, and writes into --out_dir: plan.json, gantt.png, report.html (a
-page of one file) and trace.json (for ui.perfetto.dev or chrome://tracing).
+page of one file), trace.json (for ui.perfetto.dev or chrome://tracing) and
+workflow.mmd (a picture of the stages, for Mermaid).
 What the files hold and what the words mean: docs/planners.md.
 """
 
@@ -192,9 +193,12 @@ def _plan(problem: workloads.Problem) -> None:
     memory_bytes=memory_bytes,
   )
   reports.write_perfetto(timeline, folder / "trace.json")
+  picture = reports.to_mermaid(problem.workflow)
+  (folder / "workflow.mmd").write_text(f"{picture}\n", encoding="utf-8")
   print(f"{workflows.format_workflow(problem.workflow)}\n\n{shown}\n\n{text}\n")
   print("\n".join(["What to try next", *(f"  {line}" for line in advice)]))
-  print(f"\nwrote plan.json, gantt.png, report.html and trace.json to {folder}")
+  files = "plan.json, gantt.png, report.html, trace.json and workflow.mmd"
+  print(f"\nwrote {files} to {folder}")
 
 
 def _alternative(

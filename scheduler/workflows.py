@@ -178,12 +178,18 @@ class Edge:
     target: a stage's name.
     item_bytes: bytes per item of the source.
     reads: "all" where every item of the target reads all of the source's.
+    name: what the target calls it, for people; edges that differ in it are
+      equal.
+    is_invariant: whether it is known to be the same in every iteration; for
+      people too.
   """
 
   source: str
   target: str
   item_bytes: int = 0
   reads: Literal["items", "all"] = "items"
+  name: str = dataclasses.field(default="", compare=False)
+  is_invariant: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,12 +217,29 @@ class WeightSync:
     num_bytes: of one copy of the parameters.
     is_fresh: whether they are those of the last iteration, whatever the
       workflow's staleness; else they are that many iterations older, exactly.
+    name: what the state calls them, for people, as an edge's.
   """
 
   source: str
   target: str
   num_bytes: int = 0
   is_fresh: bool = False
+  name: str = dataclasses.field(default="", compare=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Constant:
+  """State that a stage reads and that no iteration changes.
+
+  Attributes:
+    target: the stage's name.
+    name: what the state calls it.
+    num_bytes: of one copy.
+  """
+
+  target: str
+  name: str
+  num_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,6 +252,7 @@ class Workflow:
     edges: without the loops' own back edges they form no cycle.
     loops: disjoint.
     syncs: back edges.
+    constants: what is read and never changes; planners do without.
     staleness: how many updates old the weights of a rollout are, exactly.
   """
 
@@ -237,6 +261,7 @@ class Workflow:
   edges: tuple[Edge, ...] = ()
   loops: tuple[Loop, ...] = ()
   syncs: tuple[WeightSync, ...] = ()
+  constants: tuple[Constant, ...] = ()
   staleness: int = 0
 
   def __post_init__(self) -> None:
@@ -261,6 +286,12 @@ class Workflow:
       if num_bytes < 0:
         raise errors.WorkflowError(
           f"{source!r} -> {target!r} carries a negative number of bytes"
+        )
+    for c in self.constants:
+      if c.target not in names or c.num_bytes < 0:
+        raise errors.WorkflowError(
+          f"constant {c.name!r} of {c.num_bytes} bytes is read by {c.target!r};"
+          f" need no negative number, and one of {names}"
         )
     pairs = [(e.source, e.target) for e in self.edges]
     if twice_pairs := sorted({p for p in pairs if pairs.count(p) > 1}):
@@ -365,7 +396,7 @@ def format_workflow(workflow: Workflow) -> str:
   lines = [f"workflow {workflow.name} (staleness {workflow.staleness})"]
   for name in topological_order(workflow):
     stage = workflow.stage(name)
-    reads = [e.source for e in workflow.edges if e.target == name]
+    reads = [_read(e) for e in workflow.edges if e.target == name]
     loop = workflow.loop_of(name)
     extra = f", {stage.updates} updates" if stage.updates > 1 else ""
     turns = f", {loop.turns} turns of loop {loop.name}" if loop else ""
@@ -375,7 +406,19 @@ def format_workflow(workflow: Workflow) -> str:
     )
   for sync in workflow.syncs:
     lines.append(
-      f"  {sync.source} => {sync.target}: weights, {sync.num_bytes:,} bytes"
-      + ", fresh" * sync.is_fresh
+      f"  {sync.source} => {sync.target}: {sync.name or 'weights'},"
+      f" {sync.num_bytes:,} bytes" + ", fresh" * sync.is_fresh
+    )
+  for c in workflow.constants:
+    lines.append(
+      f"  {c.target} reads {c.name}, {c.num_bytes:,} bytes: the same in every"
+      " iteration"
     )
   return "\n".join(lines)
+
+
+def _read(edge: Edge) -> str:
+  """Returns where an edge comes from, and what it carries."""
+  carried = [edge.name] if edge.name else []
+  carried += ["the same in every iteration"] * edge.is_invariant
+  return f"{edge.source} ({'; '.join(carried)})" if carried else edge.source

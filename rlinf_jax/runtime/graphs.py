@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from rlinf_jax.runtime import lanes, programs, tracing
+from rlinf_jax.runtime import lanes, names, programs, tracing
 from scheduler import workflows
 
 
@@ -22,7 +22,7 @@ class Graph:
     workflow: of which each stage is a node, or a stage of a divisible loop.
     divisions: by node name, how a loop is divided into lanes.
     place: by workflow stage, "mesh", "host" or "process".
-    weights: by workflow stage, the state leaves that it reads or writes.
+    weights: by workflow stage, the state leaves that it reads whole.
   """
 
   traced: tracing.Traced
@@ -37,6 +37,21 @@ class Graph:
       if stage in _stage_names(node, self.divisions):
         return node
     raise KeyError(stage)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Read:
+  """A value that a workflow's stage reads.
+
+  Attributes:
+    value: of the program.
+    axis: of its items; None where it is read whole.
+    called: what the stage calls it.
+  """
+
+  value: int
+  axis: int | None
+  called: tuple[str, ...]
 
 
 def describe(
@@ -73,7 +88,7 @@ def describe(
   workflow = workflows.Workflow(
     name=name,
     stages=tuple(stages),
-    edges=tuple(_edges(program, divisions)),
+    edges=tuple(_edges(traced, divisions)),
     loops=tuple(
       workflows.Loop(
         name=node.name,
@@ -84,6 +99,7 @@ def describe(
       if isinstance(node, programs.LoopNode) and node.name in divisions
     ),
     syncs=tuple(_syncs(traced, divisions)),
+    constants=tuple(_constants(traced, divisions)),
     staleness=staleness,
   )
   return Graph(
@@ -170,8 +186,8 @@ def _weights(
   position = {v: i for i, v in enumerate(program.inputs[: traced.num_state])}
   weights = {}
   for node in program.nodes:
-    for name, values in _reads(program, node, divisions):
-      whole = [v for v, axis in values if axis is None]
+    for name, reads in _reads(program, node, divisions):
+      whole = [read.value for read in reads if read.axis is None]
       found = programs.sources(program, whole) & set(position)
       weights[name] = tuple(sorted(position[v] for v in found))
   return weights
@@ -181,28 +197,30 @@ def _reads(
   program: programs.Program,
   node: programs.Node,
   divisions: dict[str, lanes.Division],
-) -> Iterator[tuple[str, list[tuple[int, int | None]]]]:
-  """Yields each workflow stage of a node with the program's values it reads.
-
-  Each value comes with its axis of items, None where it is read whole.
-  """
-  if isinstance(node, programs.StageNode):
-    yield node.name, list(zip(node.inputs, node.axes))
-  elif node.name not in divisions:
-    yield node.name, [(v, None) for v in node.inputs]
-  else:
-    body, axes = node.body, divisions[node.name].axes
-    outer = dict(zip(body.inputs, node.inputs))
-    is_stacked = set(body.inputs[node.num_consts + node.num_carry :])
-    for inner in body.nodes:
-      found = programs.sources(body, inner.inputs) & set(outer)
-      yield (
-        inner.name,
-        [
-          (outer[v], None if v not in axes else axes[v] + (v in is_stacked))
-          for v in sorted(found)
-        ],
-      )
+) -> Iterator[tuple[str, list[_Read]]]:
+  """Yields each workflow stage of a node with what it reads of the program."""
+  if isinstance(node, programs.StageNode) or node.name not in divisions:
+    axes: Sequence[int | None] = [None] * len(node.inputs)
+    if isinstance(node, programs.StageNode):
+      axes = node.axes
+    yield node.name, list(map(_Read, node.inputs, axes, names.of_inputs(node)))
+    return
+  body, axis_of = node.body, divisions[node.name].axes
+  outer = dict(zip(body.inputs, node.inputs))
+  is_stacked = set(body.inputs[node.num_consts + node.num_carry :])
+  for inner in body.nodes:
+    called = names.read_by(body, inner)
+    yield (
+      inner.name,
+      [
+        _Read(
+          outer[v],
+          None if v not in axis_of else axis_of[v] + (v in is_stacked),
+          called[v],
+        )
+        for v in sorted(set(called) & set(outer))
+      ],
+    )
 
 
 def out_axis(
@@ -221,39 +239,43 @@ def out_axis(
 
 
 def _edges(
-  program: programs.Program, divisions: dict[str, lanes.Division]
+  traced: tracing.Traced, divisions: dict[str, lanes.Division]
 ) -> Iterator[workflows.Edge]:
+  program, unchanging = traced.program, _unchanging(traced)
   for node in program.nodes:
-    for name, values in _reads(program, node, divisions):
-      reads: dict[str, Literal["items", "all"]] = {}
+    for name, reads in _reads(program, node, divisions):
+      found: dict[str, workflows.Edge] = {}
+      called: dict[str, list[str]] = {}
       carried: dict[str, int] = {}
-      items: dict[str, int] = {}
-      for v, axis in values:
-        for source in programs.sources(program, [v]):
+      for read in reads:
+        for source in programs.sources(program, [read.value]):
           if source not in program.maker:
             continue
           maker = program.nodes[program.maker[source]]
           by_items = (
-            source == v
-            and axis is not None
-            and axis == out_axis(maker, source, divisions)
+            source == read.value
+            and read.axis is not None
+            and read.axis == out_axis(maker, source, divisions)
           )
-          how: Literal["items", "all"] = "items" if by_items else "all"
+          is_same = source in unchanging
           size = num_bytes(program.avals[source])
+          items = _num_items(program, maker, divisions)
           for origin in _origins(maker, source, divisions):
             if origin == name:
               continue
-            if reads.get(origin) != "all":
-              reads[origin] = how
+            called.setdefault(origin, []).extend(read.called)
             carried[origin] = carried.get(origin, 0) + size
-            items[origin] = _num_items(program, maker, divisions)
-      for origin, how in reads.items():
-        yield workflows.Edge(
-          source=origin,
-          target=name,
-          item_bytes=-(-carried[origin] // items[origin]),
-          reads=how,
-        )
+            before = found.get(origin)
+            is_whole = not by_items or (before and before.reads == "all")
+            found[origin] = workflows.Edge(
+              source=origin,
+              target=name,
+              item_bytes=-(-carried[origin] // items),
+              reads="all" if is_whole else "items",
+              name=names.joined(called[origin]),
+              is_invariant=is_same and (not before or before.is_invariant),
+            )
+      yield from found.values()
     if isinstance(node, programs.LoopNode) and node.name in divisions:
       yield from _loop_edges(node, divisions[node.name])
 
@@ -265,6 +287,40 @@ def _origins(
   if isinstance(node, programs.LoopNode) and node.name in divisions:
     return node.makers[node.outputs.index(value)]
   return (node.name,)
+
+
+def _unchanging(traced: tracing.Traced) -> set[int]:
+  """Returns values that are the same in every iteration.
+
+  State that comes back as it went in, and what nodes make of such state alone.
+  """
+  program = traced.program
+  handed_on = zip(program.inputs, program.outputs[: traced.num_state])
+  found = {before for before, after in handed_on if before == after}
+  found |= set(program.constants)
+  for node in program.nodes:
+    if programs.sources(program, node.inputs) <= found:
+      found |= set(node.outputs)
+  return found
+
+
+def _constants(
+  traced: tracing.Traced, divisions: dict[str, lanes.Division]
+) -> Iterator[workflows.Constant]:
+  """Yields the state that a stage reads and that no iteration changes."""
+  program = traced.program
+  called = dict(zip(program.inputs, traced.names))
+  fixed = _unchanging(traced) & set(program.inputs)
+  for node in program.nodes:
+    for name, reads in _reads(program, node, divisions):
+      values = [read.value for read in reads]
+      found = sorted(programs.sources(program, values) & fixed)
+      if found:
+        yield workflows.Constant(
+          target=name,
+          name=names.joined(called[v] for v in found),
+          num_bytes=sum(num_bytes(program.avals[v]) for v in found),
+        )
 
 
 def _num_items(
@@ -286,8 +342,9 @@ def _loop_edges(
   body = node.body
   carry = body.inputs[node.num_consts : node.num_consts + node.num_carry]
   pairs: dict[tuple[str, str], int] = {}
+  called: dict[tuple[str, str], list[str]] = {}
   for inner in body.nodes:
-    for source in programs.sources(body, inner.inputs):
+    for source, names_of in names.read_by(body, inner).items():
       if source not in body.maker and source not in carry:
         continue
       # What goes forward over a turn is an edge within one: a turn later than
@@ -296,8 +353,14 @@ def _loop_edges(
         size = num_bytes(body.avals[source]) // division.items
         key = (origin, inner.name)
         pairs[key] = pairs.get(key, 0) + size
+        called.setdefault(key, []).extend(names_of)
   for (origin, target), size in pairs.items():
-    yield workflows.Edge(source=origin, target=target, item_bytes=size)
+    yield workflows.Edge(
+      source=origin,
+      target=target,
+      item_bytes=size,
+      name=names.joined(called[origin, target]),
+    )
 
 
 def _syncs(
@@ -310,11 +373,12 @@ def _syncs(
   program = traced.program
   position = {v: i for i, v in enumerate(program.inputs[: traced.num_state])}
   moved: dict[tuple[str, str], int] = {}
+  called: dict[tuple[str, str], list[str]] = {}
   fresh: set[tuple[str, str]] = set()
   for node in program.nodes:
-    for name, values in _reads(program, node, divisions):
-      every = [v for v, _ in values]
-      whole = {v for v, axis in values if axis is None}
+    for name, reads in _reads(program, node, divisions):
+      every = [read.value for read in reads]
+      whole = {read.value for read in reads if read.axis is None}
       synced = _synced(program, every)
       for leaf in sorted(synced | _unsynced(program, every) & set(position)):
         for origin in _makers(program, position[leaf], divisions):
@@ -326,12 +390,14 @@ def _syncs(
             # What is read by items goes where it is read item by item.
             size *= bool(leaf in _unsynced(program, whole))
           moved[origin, name] = moved.get((origin, name), 0) + size
+          called.setdefault((origin, name), []).append(traced.names[leaf])
   for (origin, target), size in moved.items():
     yield workflows.WeightSync(
       source=origin,
       target=target,
       num_bytes=size,
       is_fresh=(origin, target) in fresh,
+      name=names.joined(called[origin, target]),
     )
 
 

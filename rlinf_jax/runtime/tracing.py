@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from rlinf_jax.flow import calls, faults, loops, stages
-from rlinf_jax.runtime import programs
+from rlinf_jax.runtime import names, programs
 
 # Glue of these primitives moves values without rounding any: it gives the same
 # bits however it is compiled.
@@ -39,7 +39,7 @@ class Traced:
     in_tree: of all arguments.
     out_tree: of what it returns.
     num_state: leading inputs, and outputs, that are the state's leaves.
-    names: of the inputs, for people.
+    names: of the inputs, for people, see `names`.
     inexact: glue that rounds, as "primitive at file:line"; a flow with some is
       close under a plan, not bitwise.
   """
@@ -76,8 +76,6 @@ def trace(fn: Callable[..., Any], *args: Any) -> Traced:
   with faults.named("the macro flow"):
     closed = jax.make_jaxpr(flat)(*calls.as_avals(leaves))
   num_state = _num_state(args, out_tree, closed.out_avals)
-  paths = jax.tree_util.tree_flatten_with_path(args)[0]
-  names = tuple(_readable(path) for path, _ in paths)
   inexact: list[str] = []
   program = _program(closed.jaxpr, closed.consts, inexact)
   return Traced(
@@ -85,7 +83,7 @@ def trace(fn: Callable[..., Any], *args: Any) -> Traced:
     in_tree=in_tree,
     out_tree=out_tree,
     num_state=num_state,
-    names=names,
+    names=names.of_leaves(fn, args),
     inexact=tuple(dict.fromkeys(inexact)),
   )
 
@@ -286,7 +284,3 @@ def _check_glue(eqn: Any, inexact: list[str]) -> None:
 
 def _hidden_name(eqn: Any) -> str:
   return "sync" if eqn.primitive is loops.sync_p else _name(eqn)
-
-
-def _readable(path: Any) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator=".")

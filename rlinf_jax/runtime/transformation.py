@@ -305,24 +305,27 @@ class M2Flow:
   def write_report(self, directory: str | pathlib.Path) -> list[pathlib.Path]:
     """Writes what the last call did; returns the files.
 
-    plan.json and, if anything ran, report.html (what ran when, use of devices,
-    what to try next) and trace.json (for Perfetto or chrome://tracing).
+    plan.json, workflow.mmd (a picture of the stages, for Mermaid) and, if
+    anything ran, report.html (what ran when, use of devices, what to try next)
+    and trace.json (for Perfetto or chrome://tracing).
     """
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     page, trace = folder / "report.html", folder / "trace.json"
     timeline = self.timeline
     documents.write(self.plan, folder / "plan.json")
+    picture = reports.to_mermaid(self.workflow, places=self._ready.graph.place)
+    (folder / "workflow.mmd").write_text(f"{picture}\n", encoding="utf-8")
     if not timeline.events:
-      return [folder / "plan.json"]
+      return [folder / "plan.json", folder / "workflow.mmd"]
     reports.write_page(
       timeline,
       page,
       title=self.workflow.name,
-      text=f"{self.explain()}\n\n{self.compare()}",
+      text=f"{self.explain()}\n\n{self.compare()}\n\n{picture}",
     )
     reports.write_perfetto(timeline, trace)
-    return [page, trace, folder / "plan.json"]
+    return [page, trace, folder / "plan.json", folder / "workflow.mmd"]
 
   def compare(self) -> str:
     """Returns what the last call took, beside what was predicted.

@@ -12,6 +12,7 @@ from scheduler.reports.comparisons import (
 from scheduler.reports.explanations import explain
 from scheduler.reports.formatting import format_plan
 from scheduler.reports.gantt import write_gantt
+from scheduler.reports.mermaid import to_mermaid
 from scheduler.reports.pages import write_page
 from scheduler.reports.perfetto import write_perfetto
 from scheduler.reports.summaries import Summary, Usage, summarise
@@ -26,6 +27,7 @@ __all__ = [
   "format_comparison",
   "format_plan",
   "summarise",
+  "to_mermaid",
   "write_gantt",
   "write_page",
   "write_perfetto",

@@ -58,7 +58,7 @@ def test_the_files_written_are_those_of_the_workload(inputs):
 
 
 @pytest.mark.slow
-def test_three_files_give_a_plan_an_explanation_and_four_files(
+def test_three_files_give_a_plan_an_explanation_and_five_files(
   inputs, tmp_path
 ):
   result = run(*files(inputs), *FAST, f"--out_dir={tmp_path}")
@@ -68,7 +68,7 @@ def test_three_files_give_a_plan_an_explanation_and_four_files(
   assert "because with" in result.stdout and "(disaggregated)" in result.stdout
   assert "No plan takes less than" in result.stdout
   assert sorted(p.name for p in tmp_path.iterdir()) == [
-    "gantt.png", "plan.json", "report.html", "trace.json"
+    "gantt.png", "plan.json", "report.html", "trace.json", "workflow.mmd"
   ]  # fmt: skip
   plan = plans.read(tmp_path / "plan.json")
   assert isinstance(plan, plans.TreePlan)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rlinf_jax import flow
-from rlinf_jax.runtime import graphs, programs, tracing
+from rlinf_jax.runtime import graphs, names, programs, tracing
 from scheduler import errors
-from scheduler.workflows import Edge, WeightSync
+from scheduler.workflows import Constant, Edge, WeightSync
 from tests.runtime import flows
 
 X = jnp.ones((4, 2), jnp.float32)
@@ -73,6 +73,46 @@ def test_state_is_what_comes_back_in_the_same_place(example):
   # The first leaf is the weights: grad and apply_update read them whole.
   assert example.weights["grad"] == (0,)
   assert example.weights["apply_update"] == (0,)
+
+
+def test_edges_are_called_what_their_readers_call_them(example):
+  called = {(e.source, e.target): e.name for e in example.workflow.edges}
+  assert called == {
+    ("act", "simulate"): "a_b",
+    ("simulate", "act"): "x_b",
+    ("simulate", "score"): "reward_tb",
+    ("simulate", "grad"): "x_b",
+    ("score", "grad"): "score_bt",
+    ("grad", "apply_update"): "grad_sum, weight",
+  }
+  assert {sync.name for sync in example.workflow.syncs} == {"state.0"}
+  assert example.traced.names == ("state.0", "state.1", "key")
+
+
+def test_leaves_of_one_argument_have_one_name():
+  stage = flow.stage(lambda net: net["a"]["x"] + net["a"]["y"], name="net")
+  both = graph_of(lambda x: stage({"a": {"x": x, "y": double(x)}, "b": x}), X)
+  (edge,) = both.workflow.edges
+  assert edge.name == "net.a.y"
+  three = lambda x: {"a": {"x": double(x), "y": double(x)}, "b": x}
+  (one, two) = graph_of(lambda x: stage(three(x)), X).workflow.edges
+  assert (one.name, two.name) == ("net.a.x", "net.a.y")
+  assert names.joined(["net.a.x", "net.a.y", "key"]) == "net.a, key"
+  assert names.joined(["net.a.x", "net.b"]) == "net"
+
+
+def test_what_no_iteration_changes_is_marked():
+  def fn(state):
+    x, scale = state
+    return halve(double(x) + 0 * double(scale)), scale
+
+  workflow = graph_of(fn, (X, X)).workflow
+  same = {e.source: e.is_invariant for e in workflow.edges}
+  assert same == {"double": False, "double#2": True}
+  assert workflow.constants == (
+    Constant(target="double#2", name="state.1", num_bytes=32),
+  )
+  assert "double#2 (x_b; the same in every iteration)" in str(workflow)
 
 
 def test_a_program_evaluates_to_what_the_flow_returns(example):

@@ -90,9 +90,10 @@ def test_it_explains_itself_and_reports_what_it_took(tmp_path):
     pass
   assert "Results are bitwise." in run.explain()
   assert "were predicted" in run.compare()
-  assert "apply_update => act: weights, 36 bytes" in run.explain()
-  page, trace, plan = run.write_report(tmp_path)
+  assert "apply_update => act: state.0, 36 bytes" in run.explain()
+  page, trace, plan, picture = run.write_report(tmp_path)
   assert "<svg" in page.read_text()
+  assert "mesh, 16 items" in picture.read_text()
   names = {e["name"] for e in json.loads(trace.read_text())["traceEvents"]}
   assert any("grad" in name for name in names)
   assert plans.read(plan) == run.plan

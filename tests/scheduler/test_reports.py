@@ -16,7 +16,7 @@ from scheduler import bounds, evaluation, lowering, plans, reports, simulation
 from scheduler.plans import Lanes, Spatial, Temporal, TreePlan
 from scheduler.reports import formatting, rows
 from scheduler.timelines import Event, MemorySample, Timeline
-from scheduler.workflows import Edge, Loop
+from scheduler.workflows import Constant, Edge, Loop, WeightSync, Workflow
 from tests.scheduler import toys
 from tests.scheduler.toys import run, stage
 
@@ -464,6 +464,43 @@ def test_turns_of_a_loop_are_told_apart():
     (name, turn) for turn in range(3) for name in ("sim", "act")
   ]
   assert found.error == 0
+
+
+def test_a_workflow_is_a_flowchart_with_loops_names_and_bytes():
+  drawn = reports.to_mermaid(
+    Workflow(
+      name="w",
+      stages=(
+        stage("sim", items=8),
+        stage("act", items=8),
+        stage("judge", items=1),
+      ),
+      edges=(
+        Edge(source="sim", target="act", item_bytes=100, name='"obs"'),
+        Edge(source="act", target="sim"),
+        Edge(source="act", target="judge", item_bytes=1, is_invariant=True),
+      ),
+      loops=(Loop(name="play", stages=("sim", "act"), turns=3),),
+      syncs=(WeightSync(source="judge", target="act", num_bytes=10, name="w"),),
+      constants=(Constant(target="sim", name="model", num_bytes=2000),),
+      staleness=1,
+    ),
+    places={"sim": "host"},
+  )
+  # 8 items of 100 bytes; the weights are read 1 + 1 iterations later.
+  assert drawn.splitlines() == [
+    "flowchart TD",
+    '  subgraph loop0["loop play<br/>3 turns"]',
+    '    s0["sim<br/>host, 8 items"]',
+    '    s1["act<br/>infer, 8 items"]',
+    "  end",
+    '  s2["judge<br/>infer, barrier"]',
+    '  s0 -->|"#quot;obs#quot;<br/>800 bytes"| s1',
+    '  s1 -.->|"items"| s0',
+    '  s1 ==>|"8 bytes"| s2',
+    '  s2 -.->|"w<br/>10 bytes<br/>2 iterations later"| s1',
+    '  c0(["model<br/>2 kB"]) ==> s0',
+  ]
 
 
 def test_importing_the_reports_imports_nothing_heavy():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler import errors, workflows
+from scheduler import documents, errors, workflows
 from scheduler.workflows import (
+  Constant,
   Edge,
   LogNormalLengths,
   Loop,
@@ -59,6 +60,42 @@ def test_a_workflow_is_shown_as_text():
       "  train => act: weights, 10 bytes",
     ]
   )
+
+
+NAMED = Workflow(
+  name="named",
+  stages=(ACT, TRAIN),
+  edges=(
+    Edge(source="act", target="train", name="batch_b", is_invariant=True),
+  ),
+  syncs=(WeightSync(source="train", target="act", num_bytes=10, name="w"),),
+  constants=(Constant(target="act", name="scale", num_bytes=4),),
+)
+
+
+def test_names_and_what_never_changes_are_shown():
+  assert str(NAMED).splitlines()[2:] == [
+    "  train: train, 8 items, 2 updates"
+    " <- act (batch_b; the same in every iteration)",
+    "  train => act: w, 10 bytes",
+    "  act reads scale, 4 bytes: the same in every iteration",
+  ]
+
+
+def test_names_are_for_people_and_survive_a_file():
+  bare = Edge(source="act", target="train")
+  assert NAMED.edges == (bare,) and hash(NAMED.edges[0]) == hash(bare)
+  again = documents.from_json(Workflow, documents.to_json(NAMED))
+  assert str(again) == str(NAMED)
+
+
+def test_a_constant_of_no_stage_is_refused():
+  with pytest.raises(errors.WorkflowError, match="'scale' .* read by 'eat'"):
+    Workflow(
+      name="w",
+      stages=(ACT,),
+      constants=(Constant(target="eat", name="scale"),),
+    )
 
 
 @pytest.mark.parametrize(
