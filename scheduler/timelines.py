@@ -83,6 +83,37 @@ class Timeline:
     )
 
 
+def last_iterations(timeline: Timeline, count: int) -> Timeline:
+  """Returns the last iterations of a timeline, counted from 0 again.
+
+  Args:
+    timeline: of any number of iterations.
+    count: of iterations that are kept.
+  """
+  first = timeline.num_iterations - count
+  if first <= 0:
+    return timeline
+  kept = [e for e in timeline.events if e.iteration >= first]
+  zero_ns = min(e.start_ns for e in kept)
+  return dataclasses.replace(
+    timeline,
+    events=tuple(
+      dataclasses.replace(
+        e,
+        iteration=e.iteration - first,
+        start_ns=e.start_ns - zero_ns,
+        stop_ns=e.stop_ns - zero_ns,
+      )
+      for e in kept
+    ),
+    memory=tuple(
+      dataclasses.replace(m, at_ns=m.at_ns - zero_ns)
+      for m in timeline.memory
+      if m.at_ns >= zero_ns
+    ),
+  )
+
+
 def from_columns(
   cls: type[T], size: int, columns: Mapping[str, Iterable[Any]]
 ) -> tuple[T, ...]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 
@@ -31,12 +30,16 @@ class Choice:
     evaluation: as planners see it.
     prediction: what an iteration should take on this machine.
     devices: on which everything is one program; () where stages are handed out.
+    alternatives: by name, what else was considered; of what cannot run, why.
   """
 
   plan: plans.Plan
   evaluation: evaluation.Evaluation
   prediction: predictions.Prediction
   devices: tuple[jax.Device, ...]
+  alternatives: Mapping[str, Choice | str] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 def choose(
@@ -50,9 +53,9 @@ def choose(
 ) -> Choice:
   """Returns the plan asked for, evaluated.
 
-  Of `auto` the better one, as predicted for this machine, of its plan and of
-  all stages in turn: planners know neither that those are one program nor that
-  devices of a CPU share its cores.
+  Of `auto` the best one, as predicted for this machine, of its plan, of all
+  stages in turn, on all devices or one, and of the disaggregated plan: planners
+  know neither what is one program nor that devices of a CPU share its cores.
 
   Args:
     asked: a planner's name, a plan, or the path of its JSON.
@@ -88,12 +91,23 @@ def choose(
     return evaluated(asked)
   if asked not in planners.PLANNERS:
     return evaluated(plans.read(asked))
-  found = [made_by(str(asked), machine.cluster)]
-  if asked == "auto":
-    for cluster in (machine.cluster, *machines.of_one_device(machine)):
-      with contextlib.suppress(errors.SchedulerError):
-        found.append(made_by("collocated", cluster))
-  return min(found, key=lambda choice: choice.prediction.seconds)
+  first = made_by(str(asked), machine.cluster)
+  if asked != "auto":
+    return first
+  found: dict[str, Choice | str] = {"auto": first}
+  others = [("collocated", "collocated", machine.cluster)]
+  for cluster in machines.of_one_device(machine):
+    others.append(("collocated on one device", "collocated", cluster))
+  others.append(("disaggregated", "disaggregated", machine.cluster))
+  for name, planner, cluster in others:
+    try:
+      found[name] = made_by(planner, cluster)
+    except errors.SchedulerError as error:
+      found[name] = str(error)
+  can_run = {k: c for k, c in found.items() if isinstance(c, Choice)}
+  best = min(can_run, key=lambda name: can_run[name].prediction.seconds)
+  rest = {name: other for name, other in found.items() if name != best}
+  return dataclasses.replace(can_run[best], alternatives=rest)
 
 
 def why_close(graph: graphs.Graph) -> Iterator[str]:

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rlinf_jax.runtime import graphs, machines, measurements, tasks
-from scheduler import plans, profiles
+from scheduler import plans, profiles, timelines
 from scheduler.simulation import clock as clocks
 from scheduler.simulation import fairness, instances, routes
 
@@ -32,6 +32,7 @@ class Prediction:
     num_cores: of the host.
     stage_s: seconds of an iteration in which each stage is at work by itself;
       of a loop that is one program all are its first stage's.
+    timeline: of `NUM_ITERATIONS`, with an event for each task.
   """
 
   seconds: float
@@ -39,6 +40,7 @@ class Prediction:
   busy_cores: float
   num_cores: int
   stage_s: dict[str, float]
+  timeline: timelines.Timeline
 
   def __str__(self) -> str:
     text = f"{self.seconds:.6f} s"
@@ -75,8 +77,10 @@ def predict(
   between_s = _constant(profile, machine, measurements.BETWEEN)
   if is_one_program or graph.workflow.staleness:
     between_s = 0.0
-  apart_s = _period_s(plan, [0.0] * len(cores), num_cores) + between_s
-  seconds = _period_s(plan, cores, num_cores) + between_s
+  apart_s = _period_s(_instants_ns(plan, [0.0] * len(cores), num_cores))
+  instants_ns = _instants_ns(plan, cores, num_cores)
+  seconds = _period_s(instants_ns) + between_s
+  apart_s += between_s
   busy_s = sum(u * a.duration_ns * 1e-9 for u, a in zip(cores, plan.activities))
   stage_s: dict[str, float] = {}
   for task in made:
@@ -88,6 +92,7 @@ def predict(
     busy_cores=busy_s / seconds if seconds else 0.0,
     num_cores=num_cores,
     stage_s=stage_s,
+    timeline=_timeline(plan, made, instants_ns),
   )
 
 
@@ -152,10 +157,10 @@ def _cores(
   return found
 
 
-def _period_s(
+def _instants_ns(
   plan: plans.FlatPlan, cores: Sequence[float], num_cores: int
-) -> float:
-  """Returns the seconds of an iteration in the steady state."""
+) -> list[list[tuple[int, int]]]:
+  """Returns when each activity starts and stops, in every iteration."""
   flows: dict[float, int] = {}
   for u in cores:
     if u:
@@ -172,12 +177,44 @@ def _period_s(
   clock = clocks.Clock()
   nodes = instances.add(clock, plan, lengths * NUM_ITERATIONS, shared)
   clock.run()
-  n, half = len(lengths), NUM_ITERATIONS // 2
-  stops = [
-    max(clock.stops_ns[node] for node in nodes[i * n : (i + 1) * n])
-    for i in range(NUM_ITERATIONS)
-  ]
+  instants = [(clock.starts_ns[k], clock.stops_ns[k]) for k in nodes]
+  n = len(lengths)
+  return [instants[i * n : (i + 1) * n] for i in range(NUM_ITERATIONS)]
+
+
+def _period_s(instants_ns: Sequence[Sequence[tuple[int, int]]]) -> float:
+  """Returns the seconds of an iteration in the steady state."""
+  half = NUM_ITERATIONS // 2
+  stops = [max(stop for _, stop in iteration) for iteration in instants_ns]
   return (stops[-1] - stops[half - 1]) / (NUM_ITERATIONS - half) * 1e-9
+
+
+def _timeline(
+  plan: plans.FlatPlan,
+  made: Sequence[tasks.Task],
+  instants_ns: Sequence[Sequence[tuple[int, int]]],
+) -> timelines.Timeline:
+  """Returns what an executor's timeline should be."""
+  events = [
+    timelines.Event(
+      kind=plan.activities[task.activities[0]].kind,
+      stage=task.stage,
+      iteration=i,
+      resources=tuple(plan.resources[r].name for r in task.resources),
+      start_ns=min(iteration[a][0] for a in task.activities),
+      stop_ns=max(iteration[a][1] for a in task.activities),
+      items=task.items,
+      index=task.activities[0],
+      target=plan.activities[task.activities[0]].target,
+    )
+    for i, iteration in enumerate(instants_ns)
+    for task in made
+  ]
+  return timelines.Timeline(
+    source="simulated",
+    events=tuple(sorted(events, key=lambda e: (e.start_ns, e.stop_ns))),
+    label=plan.label,
+  )
 
 
 def _constant(

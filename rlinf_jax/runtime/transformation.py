@@ -33,10 +33,11 @@ from rlinf_jax.runtime import (
   tasks,
   tracing,
 )
-from scheduler import devices as devices_lib
 from scheduler import (
+  bounds,
   documents,
   durations,
+  errors,
   evaluation,
   planners,
   plans,
@@ -45,8 +46,11 @@ from scheduler import (
   timelines,
   workflows,
 )
+from scheduler import devices as devices_lib
 
 PlanLike = choices.PlanLike
+# What reports are of: the last iterations, and activities that differ most.
+MOST_ITERATIONS, MOST_DIFFERENT = 50, 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -296,9 +300,20 @@ class M2Flow:
     if ready.program is not None:
       lines.append("Everything is on the same devices: one program.")
     lines.append(f"Predicted on this machine: {self.prediction}.")
+    others = ready.choice.alternatives
+    for name, other in others.items():
+      if isinstance(other, choices.Choice):
+        lines.append(f"  {name} instead: {other.prediction}")
     lines.append(f"Profile: {ready.profile.provenance}.")
     text = reports.explain(
-      self.evaluation, self.workflow, ready.machine.cluster
+      self.evaluation,
+      self.workflow,
+      ready.machine.cluster,
+      alternatives={
+        name: other if isinstance(other, str) else other.evaluation
+        for name, other in others.items()
+      },
+      bound=self._bound(),
     )
     return "\n".join([*lines, "", text])
 
@@ -307,12 +322,13 @@ class M2Flow:
 
     plan.json, workflow.mmd (a picture of the stages, for Mermaid) and, if
     anything ran, report.html (what ran when, use of devices, what to try next)
-    and trace.json (for Perfetto or chrome://tracing).
+    and trace.json (for Perfetto or chrome://tracing). Of a call of more than
+    `MOST_ITERATIONS` they show the last ones.
     """
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     page, trace = folder / "report.html", folder / "trace.json"
-    timeline = self.timeline
+    timeline = self._recent()
     documents.write(self.plan, folder / "plan.json")
     picture = reports.to_mermaid(self.workflow, places=self._ready.graph.place)
     (folder / "workflow.mmd").write_text(f"{picture}\n", encoding="utf-8")
@@ -323,6 +339,7 @@ class M2Flow:
       page,
       title=self.workflow.name,
       text=f"{self.explain()}\n\n{self.compare()}\n\n{picture}",
+      advice=self._advice(timeline),
     )
     reports.write_perfetto(timeline, trace)
     return [page, trace, folder / "plan.json", folder / "workflow.mmd"]
@@ -330,17 +347,18 @@ class M2Flow:
   def compare(self) -> str:
     """Returns what the last call took, beside what was predicted.
 
-    Without staleness an iteration begins when the caller asks for it: what it
-    did before is not counted, but where one program runs.
+    In all, of each stage, and of the activities that differ most. Without
+    staleness an iteration begins when the caller asks for it: what it did
+    before is not counted, but where one program runs.
     """
-    timeline = self.timeline
+    timeline = self._recent()
     n = timeline.num_iterations
     if n < 2:
       return "nothing to compare: fewer than two iterations"
     stops = [timeline.iteration_stop_ns(i) for i in range(n)]
     # The median: checkpoints and evaluations come between some iterations.
     took_s = [(b - a) * 1e-9 for a, b in itertools.pairwise(stops)]
-    away_s = self._away_s[: len(took_s)]
+    away_s = self._away_s[: self.timeline.num_iterations - 1][-len(took_s) :]
     if self.is_one_program or self._options.staleness or not away_s:
       away_s = [0.0] * len(took_s)
     measured_s = statistics.median(a - b for a, b in zip(took_s, away_s))
@@ -359,7 +377,34 @@ class M2Flow:
         f"  {stage}: {ns / (n - 1) * 1e-9:.6f} s,"
         f" {self.prediction.stage_s.get(stage, 0.0):.6f} s predicted"
       )
+    compared = reports.compare_timelines(self.prediction.timeline, timeline)
+    lines.append(reports.format_differences(compared, limit=MOST_DIFFERENT))
     return "\n".join(lines)
+
+  def _recent(self) -> timelines.Timeline:
+    """Returns what the last iterations did: a run may have had thousands."""
+    return timelines.last_iterations(self.timeline, MOST_ITERATIONS)
+
+  def _bound(self) -> bounds.Bound | None:
+    """Returns what no plan can be faster than, None where it is not known."""
+    ready = self._ready
+    try:
+      return bounds.lower_bound(
+        self.workflow, ready.profile, ready.machine.cluster
+      )
+    except errors.SchedulerError:
+      return None
+
+  def _advice(self, timeline: timelines.Timeline) -> tuple[str, ...]:
+    """Returns what to try next."""
+    summary, bound = reports.summarise(timeline), self._bound()
+    # What is one program may be faster than the sum of its stages.
+    is_bound = bound is not None and bound.seconds <= summary.iteration_s
+    return reports.advise(
+      summary,
+      staleness=self._options.staleness,
+      bound_s=bound.seconds if bound is not None and is_bound else None,
+    )
 
   @property
   def _ready(self) -> _Prepared:

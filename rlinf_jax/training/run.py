@@ -174,8 +174,9 @@ def train(
         start_s=start_s,
       )
       result = run.to_the_end(state, first_step, interrupt)
-    if explain and programs.flow is not None:
-      display.print(programs.flow.compare())
+    if programs.flow is not None:
+      if explain:
+        display.print(programs.flow.compare())
       for path in programs.flow.write_report(options.directory / "plan"):
         display.print(f"written: {path}")
     return result

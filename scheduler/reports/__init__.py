@@ -8,6 +8,7 @@ from scheduler.reports.comparisons import (
   Comparison,
   compare_timelines,
   format_comparison,
+  format_differences,
 )
 from scheduler.reports.explanations import explain
 from scheduler.reports.formatting import format_plan
@@ -25,6 +26,7 @@ __all__ = [
   "compare_timelines",
   "explain",
   "format_comparison",
+  "format_differences",
   "format_plan",
   "summarise",
   "to_mermaid",

@@ -110,6 +110,21 @@ def format_comparison(comparison: Comparison, *, limit: int = 20) -> str:
       both[1] += a.measured_ns
   for what, (expected_ns, took_ns) in sums.items():
     lines.append(f"  {what}: {_both(expected_ns, took_ns)}")
+  differences = format_differences(comparison, limit=limit)
+  return "\n".join([*lines, differences] if differences else lines)
+
+
+def format_differences(comparison: Comparison, *, limit: int = 20) -> str:
+  """Returns which activities took other times than predicted, as text.
+
+  Those that differ most come first, then those that only one timeline has; ""
+  where there are none.
+
+  Args:
+    comparison: see `compare_timelines`.
+    limit: activities that are listed.
+  """
+  lines = []
   both_known = [a for a in comparison.activities if _difference(a)]
   both_known.sort(key=_difference, reverse=True)
   if both_known:
@@ -135,7 +150,8 @@ def _medians(timeline: Timeline, skip: int) -> dict[_Key, float]:
   found: dict[_Key, list[int]] = {}
   seen: collections.Counter = collections.Counter()
   for e in timeline.events:
-    alike = (e.kind, e.stage, e.target, e.items, e.resources)
+    resources = tuple(sorted(e.resources))
+    alike = (e.kind, e.stage, e.target, e.items, resources)
     turn = seen[e.iteration, alike]
     seen[e.iteration, alike] += 1
     if e.iteration >= first:
@@ -161,7 +177,9 @@ def _difference(a: Activity) -> float:
 
 
 def _both(expected_ns: float, took_ns: float) -> str:
-  change = f", {took_ns / expected_ns - 1:+.0%}" if expected_ns else ""
+  # Of next to nothing no share says anything.
+  is_much = expected_ns > 1e-3 * took_ns
+  change = f", {took_ns / expected_ns - 1:+.0%}" if is_much else ""
   return (
     f"{formatting.seconds(took_ns)}, {formatting.seconds(expected_ns)}"
     f" predicted{change}"

@@ -205,8 +205,6 @@ def test_a_run_under_a_plan_says_what_it_did(tmp_path):
   )
   assert "apply_update" in result.stdout or "learn" in result.stdout
   assert "an iteration took" in result.stdout
-  for name in ("report.html", "trace.json", "plan.json"):
-    assert (tmp_path / "run" / "plan" / name).is_file()
   # What was planned can be run again as it stands.
   run(
     *SMALL,
@@ -217,6 +215,9 @@ def test_a_run_under_a_plan_says_what_it_did(tmp_path):
     "--num_steps=128",
     f"--run_dir={tmp_path / 'again'}",
   )
+  for folder in ("run", "again"):
+    for name in ("report.html", "trace.json", "plan.json", "workflow.mmd"):
+      assert (tmp_path / folder / "plan" / name).is_file()
 
 
 @pytest.mark.slow

@@ -89,14 +89,33 @@ def test_it_explains_itself_and_reports_what_it_took(tmp_path):
   for _ in run.iterate(flows.first_state(), [(k,) for k in flows.keys(3)]):
     pass
   assert "Results are bitwise." in run.explain()
-  assert "were predicted" in run.compare()
+  compared = run.compare()
+  assert "were predicted" in compared
+  # What a task is called is the same in both timelines.
+  assert "act [0, 8) (2) on 0: " in compared
+  assert "only predicted" not in compared and "only measured" not in compared
   assert "apply_update => act: state.0, 36 bytes" in run.explain()
   page, trace, plan, picture = run.write_report(tmp_path)
   assert "<svg" in page.read_text()
+  assert "What to try next" in page.read_text()
   assert "mesh, 16 items" in picture.read_text()
   names = {e["name"] for e in json.loads(trace.read_text())["traceEvents"]}
   assert any("grad" in name for name in names)
   assert plans.read(plan) == run.plan
+
+
+def test_auto_says_what_else_it_considered():
+  run = planned("auto")
+  run.prepare(flows.first_state(), jax.random.key(0))
+  told = run.explain()
+  others = ("collocated", "collocated on one device", "disaggregated")
+  chosen = run.prediction.seconds
+  for name in others:
+    (line,) = [x for x in told.splitlines() if f"  {name} instead: " in x]
+    assert float(line.split(": ")[1].split()[0]) >= 0.999 * chosen
+  # One device takes 129 ms (3 turns of 2 x 16 ms, 32 ms and 1 ms), four 32.25.
+  assert "collocated on one device: 129 ms, 4.00 times as long" in told
+  assert "No plan takes less than" in told
 
 
 def test_before_the_first_call_there_is_no_plan_to_ask_for():

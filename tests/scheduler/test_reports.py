@@ -12,7 +12,15 @@ import sys
 
 import pytest
 
-from scheduler import bounds, evaluation, lowering, plans, reports, simulation
+from scheduler import (
+  bounds,
+  evaluation,
+  lowering,
+  plans,
+  reports,
+  simulation,
+  timelines,
+)
 from scheduler.plans import Lanes, Spatial, Temporal, TreePlan
 from scheduler.reports import formatting, rows
 from scheduler.timelines import Event, MemorySample, Timeline
@@ -442,6 +450,32 @@ def test_timelines_are_compared_activity_by_activity():
   assert "took 120 ns; 100 ns were predicted (+20.0%)" in text
   assert "  rollout: 72 ns, 60 ns predicted, +20%\n" in text
   assert "only measured: apply of train on 2" in text
+
+
+def test_the_last_iterations_are_counted_from_zero_again():
+  events = tuple(
+    Event(
+      kind="compute",
+      stage="a",
+      iteration=i,
+      resources=("0",),
+      start_ns=10 * i,
+      stop_ns=10 * i + 4,
+    )
+    for i in range(5)
+  )
+  memory = tuple(
+    MemorySample(resource="0", at_ns=at, bytes_per_device=1) for at in (0, 45)
+  )
+  whole = Timeline(source="measured", events=events, memory=memory)
+  assert timelines.last_iterations(whole, 5) == whole
+  last = timelines.last_iterations(whole, 2)
+  # Iteration 3 began at 30.
+  assert [(e.iteration, e.start_ns, e.stop_ns) for e in last.events] == [
+    (0, 0, 4),
+    (1, 10, 14),
+  ]
+  assert [m.at_ns for m in last.memory] == [15]
 
 
 def test_turns_of_a_loop_are_told_apart():
