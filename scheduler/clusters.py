@@ -60,6 +60,9 @@ class Links:
     intra_node_bytes_per_s: of one device to others of its node.
     inter_node_bytes_per_s: of one node to the other nodes.
     latency_s: of any one transfer.
+    to_device_bytes_per_s: from a host's memory to one device, where that was
+      measured; planners take `host_bytes_per_s` for both directions.
+    to_host_bytes_per_s: the other way.
   """
 
   host_bytes_per_s: float = 55e9
@@ -67,6 +70,8 @@ class Links:
   intra_node_bytes_per_s: float = 450e9
   inter_node_bytes_per_s: float = 400e9
   latency_s: float = 0.0
+  to_device_bytes_per_s: float = 0.0
+  to_host_bytes_per_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

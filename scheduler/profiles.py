@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from scheduler import errors
-from scheduler.clusters import DeviceClass
+from scheduler.clusters import DeviceClass, Links
 from scheduler.workflows import Lengths, LogNormalLengths, TraceLengths
 
 # A smaller efficiency is a mistake, and too small a one divides by zero.
@@ -304,12 +304,28 @@ Law = Table | ReplicaTable | ComputeLaw | DecodeLaw
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-  """The law of one stage on one device class in one configuration."""
+  """The law of one stage on one device class in one configuration.
+
+  Attributes:
+    stage: its name.
+    device_class: the class's name.
+    law: how long it takes.
+    config: in which.
+    compile_s: that compiling it took, once, for all that was measured.
+  """
 
   stage: str
   device_class: str
   law: Law
   config: Config = Config()
+  compile_s: float = 0.0
+
+  def __post_init__(self) -> None:
+    if self.compile_s < 0:
+      raise errors.ProfileError(
+        f"compile_s of stage {self.stage!r} cannot be negative, got"
+        f" {self.compile_s}"
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,10 +335,12 @@ class Profile:
   Attributes:
     entries: at most one for each stage, device class and configuration.
     provenance: what was measured, where, when; or how it was made.
+    links: of the machine on which it was measured, where they were too.
   """
 
   entries: tuple[Entry, ...]
   provenance: str = ""
+  links: Links | None = None
 
   def __post_init__(self) -> None:
     keys = [(e.stage, e.device_class, e.config) for e in self.entries]

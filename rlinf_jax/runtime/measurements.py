@@ -71,7 +71,6 @@ def measure(
   compiled: executables.Executables,
   plan_fn: Callable[[profiles.Profile], plans.FlatPlan] | None = None,
   budget_s: float = 20.0,
-  path: str | pathlib.Path | None = None,
   notify: Callable[[str, int, int], None] | None = None,
 ) -> profiles.Profile:
   """Returns the measured profile of a macro flow.
@@ -85,15 +84,9 @@ def measure(
     budget_s: counted from when one iteration has been compiled and run; once
       it is spent, only points without which a stage could not be planned at
       all are still measured.
-    path: a file that is read where it holds a profile of the same programs,
-      devices and settings (`fingerprints`), and written otherwise.
     notify: called with (stage, points done, points known of).
   """
   key = fingerprints.of(graph, machine)
-  if path is not None and pathlib.Path(path).exists():
-    known = documents.read(profiles.Profile, path)
-    if known.provenance.endswith(key):
-      return known
   bench = timings.Bench(graph, machine, args, compiled)
   stop_s = time.monotonic() + budget_s
   found = _Found(graph, machine, bench, compiled, hand_off_s(machine))
@@ -111,10 +104,29 @@ def measure(
     todo = [point for point in sorted(used) if not found.covers(point)]
     if not todo:
       break
-  profile = found.profile(key)
-  if path is not None:
-    documents.write(profile, path)
-  return profile
+  return found.profile(key)
+
+
+def read(
+  path: str | pathlib.Path | None,
+  graph: graphs.Graph,
+  machine: machines.Machine,
+) -> profiles.Profile | None:
+  """Returns the profile in a file, if it is one of this flow and machine.
+
+  Args:
+    path: of what `measure` returned, or of nothing yet.
+    graph: the macro flow.
+    machine: its devices.
+
+  Raises:
+    DocumentError: the file is no profile.
+  """
+  if path is None or not pathlib.Path(path).exists():
+    return None
+  found = documents.read(profiles.Profile, path)
+  key = fingerprints.of(graph, machine)
+  return found if found.provenance.endswith(key) else None
 
 
 def points(graph: graphs.Graph, machine: machines.Machine) -> Iterator[Point]:
@@ -221,6 +233,8 @@ def links(machine: machines.Machine) -> clusters.Links:
     latency_s = _seconds(lambda: transport.send(word, other))
   per_device = LINK_BYTES / max(to_device_s, to_host_s)
   return clusters.Links(
+    to_device_bytes_per_s=_to_two_digits(LINK_BYTES / to_device_s),
+    to_host_bytes_per_s=_to_two_digits(LINK_BYTES / to_host_s),
     host_bytes_per_s=_to_two_digits(per_device),
     host_cap_bytes_per_s=_to_two_digits(per_device * len(machine.devices)),
     intra_node_bytes_per_s=_to_two_digits(LINK_BYTES / between_s),
@@ -318,16 +332,19 @@ class _Found:
     return profiles.Profile(
       entries=tuple(entries),
       provenance=f"measured by rlinf_jax;{self._remarks()} {key}",
+      links=self._machine.cluster.links,
     )
 
   def _entry(
     self, name: str, samples: Sequence[profiles.Sample]
   ) -> profiles.Entry:
     is_mesh = self._graph.place.get(name, "mesh") == "mesh"
+    made = [c.seconds for c in self._compiled.compilations if c.stage == name]
     return profiles.Entry(
       stage=name,
       device_class=self._machine.mesh_class if is_mesh else machines.HOST,
       law=profiles.Table(samples=tuple(samples), extrapolate=True),
+      compile_s=round(sum(made), 3),
     )
 
   def _is_fusible(self, node: programs.LoopNode) -> bool:

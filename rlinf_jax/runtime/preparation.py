@@ -21,7 +21,7 @@ from rlinf_jax.runtime import (
   tasks,
   tracing,
 )
-from scheduler import durations, planners, plans, profiles
+from scheduler import documents, durations, planners, plans, profiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,25 +108,28 @@ def prepare(
     options.machine or machines.of_process(memory_bytes=options.budget_bytes),
     sum(place != "mesh" for place in graph.place.values()),
   )
-  if (
-    options.profile is None and machine.cluster.links == machines.DEFAULT_LINKS
-  ):
-    machine = machines.with_links(machine, measurements.links(machine))
+  known = options.profile
+  if known is None:
+    known = measurements.read(options.profile_path, graph, machine)
+  if machine.cluster.links == machines.DEFAULT_LINKS:
+    links = measurements.links(machine) if known is None else known.links
+    machine = machines.with_links(machine, links or machines.DEFAULT_LINKS)
   compiled = executables.Executables(traced.program)
 
   def plan_fn(profile: profiles.Profile) -> plans.FlatPlan:
     return _choose(options, graph, profile, machine).evaluation.flat
 
-  profile = options.profile or measurements.measure(
+  profile = known or measurements.measure(
     graph,
     machine,
     jax.tree.leaves(args),
     compiled=compiled,
     plan_fn=plan_fn,
     budget_s=options.measure_s,
-    path=options.profile_path,
     notify=options.notify,
   )
+  if known is None and options.profile_path is not None:
+    documents.write(profile, options.profile_path)
   prepared = under_plan(fn, options, graph, profile, machine, compiled)
   if prepared.executor is not None and "process" not in graph.place.values():
     # Two iterations whose results nobody sees compile everything ahead: the

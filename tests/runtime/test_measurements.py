@@ -14,7 +14,7 @@ from rlinf_jax.runtime import (
   measurements,
   tracing,
 )
-from scheduler import documents, plans, profiles
+from scheduler import clusters, documents, plans, profiles
 from tests.runtime import flows
 
 ITEM_S = 4e-3
@@ -28,6 +28,11 @@ def same(x_b):
 def sleep(x_b):
   time.sleep(ITEM_S * len(x_b))
   return x_b + 1
+
+
+@flow.stage(items={0: 0})
+def double(x_b):
+  return 2 * x_b
 
 
 def described(fn, *args):
@@ -131,13 +136,40 @@ def test_without_time_every_stage_is_measured_once():
 def test_a_profile_is_read_again_where_it_fits(tmp_path):
   path = tmp_path / "profile.json"
   args = (jnp.arange(8, dtype=jnp.int32),)
+  graph, _ = described(lambda x: sleep(x), *args)
   machine = machines.of_process(1, num_host_slots=1)
-  fn = lambda x: sleep(x)
-  first = measured(fn, args, machine, path=path, budget_s=0.0)
-  assert documents.read(profiles.Profile, path) == first
-  assert measured(fn, args, machine, path=path) == first
+  assert measurements.read(path, graph, machine) is None
+  first = measured(lambda x: sleep(x), args, machine, budget_s=0.0)
+  documents.write(first, path)
+  assert measurements.read(path, graph, machine) == first
   more = machines.of_process(1, num_host_slots=2)
-  assert measured(fn, args, more, path=path, budget_s=0.0) != first
+  assert measurements.read(path, graph, more) is None
+
+
+def test_links_and_compile_times_are_kept_and_used_again(tmp_path, monkeypatch):
+  path = tmp_path / "profile.json"
+
+  def prepare():
+    run = runtime.m2flow(
+      lambda x: double(x),
+      plan="collocated",
+      machine=machines.of_process(2),
+      profile_path=path,
+      measure_s=0.0,
+    )
+    return run.prepare(jnp.arange(8.0, dtype=jnp.float32))
+
+  links = prepare().machine.cluster.links
+  profile = documents.read(profiles.Profile, path)
+  assert profile.links == links
+  # Planners take the slower way; a profile has both, and the devices' own.
+  ways = links.to_device_bytes_per_s, links.to_host_bytes_per_s
+  assert links.host_bytes_per_s == min(ways)
+  assert links.intra_node_bytes_per_s != clusters.Links().intra_node_bytes_per_s
+  (entry,) = [e for e in profile.entries if e.stage == "double"]
+  assert entry.compile_s > 0
+  monkeypatch.setattr(measurements, "links", lambda machine: pytest.fail())
+  assert prepare().machine.cluster.links == links
 
 
 def test_nothing_is_compiled_once_a_flow_is_prepared():
