@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rlinf_jax import flow
-from rlinf_jax.runtime import executables, meshes, transport
+from rlinf_jax.runtime import executables, executor, ledgers, meshes, transport
 from scheduler import timelines
 
 
@@ -21,6 +21,8 @@ class OneProgram:
     fn: the macro flow.
     devices: on which all of it runs.
     donate: whether the state's buffers may be reused.
+    budget_bytes: per device; a program that takes more is not run. None: no
+      limit.
   """
 
   def __init__(
@@ -29,23 +31,33 @@ class OneProgram:
     devices: tuple[jax.Device, ...],
     *,
     donate: bool,
+    budget_bytes: int | None = None,
   ) -> None:
     mesh = None if len(devices) == 1 else meshes.mesh_of(devices)
     self._program = flow.fuse(fn, mesh=mesh, donate=(0,) if donate else ())
     self._place = executables.place_of(devices)
     self._starts_ns: list[int] = []
+    self._name = getattr(fn, "__name__", "flow")
+    self._budget_bytes = budget_bytes
 
   def __call__(self, *args: Any) -> Any:
+    placed = self._placed(args)
+    self._check_memory(placed)
     self._starts_ns.append(time.perf_counter_ns())
-    return self._program(*self._placed(args))
+    return self._program(*placed)
 
   def warm_up(self, state: Any, *inputs: Any) -> None:
     """Compiles ahead, by an iteration whose results nobody sees.
 
     On several devices by two: the second one's state lies where the first has
     left it. (What `lower().compile()` compiles, a call compiles again.)
+
+    Raises:
+      StageError: it takes more than the budget.
     """
-    out = self._program(*self._placed((jax.tree.map(jnp.copy, state), *inputs)))
+    placed = self._placed((jax.tree.map(jnp.copy, state), *inputs))
+    self._check_memory(placed)
+    out = self._program(*placed)
     if len(self._place.devices) > 1:
       out = self._program(*self._placed((state_of(out, state), *inputs)))
     jax.block_until_ready(out)
@@ -79,6 +91,36 @@ class OneProgram:
         )
       ),
     )
+
+  def _check_memory(self, args: Any) -> None:
+    """Compiles the program, the first time, to see what it takes.
+
+    Only where there is a budget: the program is compiled once more to be run.
+    """
+    if self._budget_bytes is None:
+      return
+    analysis = self._program.lower(*args).compile().memory_analysis()
+    budget_bytes, self._budget_bytes = self._budget_bytes, None
+    if analysis is None:
+      return
+    parts = {
+      "arguments": analysis.argument_size_in_bytes,
+      "results": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+      "temporaries": analysis.temp_size_in_bytes,
+    }
+    if sum(parts.values()) <= budget_bytes:
+      return
+    self._budget_bytes = budget_bytes
+    listed = ", ".join(f"{name} {n:,}" for name, n in parts.items())
+    error = ledgers.OverBudgetError(
+      f"as one program it takes {sum(parts.values()):,} bytes on each of"
+      f" {len(self._place.devices)} devices, of a budget of {budget_bytes:,}:"
+      f" {listed}. Use more devices, or a plan with smaller granules or swapped"
+      " states"
+    )
+    raise executor.StageError(
+      f"flow '{self._name}' does not fit: {error}"
+    ) from error
 
   def _placed(self, args: Any) -> Any:
     """Brings to the devices what is not there yet, all in one copy."""

@@ -34,7 +34,7 @@ class Options:
     machine: devices; by default all of this process. It gets a host slot for
       each stage that is not on a mesh, if it has none.
     profile: by default it is measured when the flow is first called.
-    profile_path: where a measured profile is kept, see `measurements.measure`.
+    profile_path: where a measured profile is kept, see `measurements.read`.
     measure_s: time for measuring once an iteration has been compiled; what no
       plan can do without is measured later too.
     budget_bytes: memory of each device; more is an error that names the stage.
@@ -164,7 +164,12 @@ def under_plan(
   choice = _choose(options, graph, profile, machine)
   program = runner = None
   if choice.devices:
-    program = one_program.OneProgram(fn, choice.devices, donate=options.donate)
+    program = one_program.OneProgram(
+      fn,
+      choice.devices,
+      donate=options.donate,
+      budget_bytes=options.budget_bytes,
+    )
   else:
     seconds_fn = None
     if options.is_elastic or options.plan == "online":

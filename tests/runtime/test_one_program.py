@@ -146,3 +146,30 @@ def test_warming_up_leaves_a_state_that_is_donated_to_the_caller():
   run.prepare(state, *flows.keys(1))
   assert run.is_one_program
   assert not any(x.is_deleted() for x in jax.tree.leaves(state))
+
+
+def fused(budget_bytes, **options):
+  machine = machines.of_process(1)
+  return runtime.m2flow(
+    flows.iteration,
+    plan="collocated",
+    machine=machine,
+    profile=flows.profile(machine.mesh_class),
+    budget_bytes=budget_bytes,
+    **options,
+  )
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_a_program_over_its_budget_is_not_run(donate):
+  state, (key,) = flows.first_state(), flows.keys(1)
+  with pytest.raises(runtime.StageError, match="flow 'iteration'") as caught:
+    fused(100, donate=donate)(state, key)
+  assert isinstance(caught.value.__cause__, runtime.OverBudgetError)
+  # Weights of 36 bytes, 192 of observations, and a key.
+  assert "arguments 236, " in str(caught.value)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    fused(100_000, donate=donate)(state, key)[0],
+    flows.eager(1),
+  )
