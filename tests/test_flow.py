@@ -191,6 +191,19 @@ def test_a_reduction_that_does_not_exist_is_refused_with_the_choices():
     flow.stage(lambda x: x, items={0: 0}, reduces="max", name="f")
 
 
+@pytest.mark.parametrize("place", ["host", "process"])
+def test_a_reduction_on_the_host_is_refused(place):
+  with pytest.raises(ValueError, match="sum them in a stage on a mesh"):
+    flow.stage(
+      lambda x: x,
+      items={0: 0},
+      reduces="sum",
+      place=place,
+      out_fn=lambda x: x,
+      name="f",
+    )
+
+
 def test_more_devices_than_there_are_is_refused():
   with pytest.raises(ValueError, match="num_devices is 9, but 8 cpu devices"):
     meshes.items_mesh(9)

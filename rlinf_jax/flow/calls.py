@@ -68,8 +68,9 @@ class Call:
     if self.spec.out_fn is None:
       return jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, leaves)))
     shapes = jax.tree.leaves(self.out_shapes(as_avals(leaves)))
+    one = dataclasses.replace(self, mapped=())
     return jax.pure_callback(
-      self.on_host, shapes, *leaves, vmap_method="sequential"
+      one.on_host, shapes, *leaves, vmap_method="sequential"
     )
 
   def out_shapes(self, avals: Sequence[Any]) -> Any:
@@ -80,7 +81,19 @@ class Call:
     return self.spec.out_fn(*args)
 
   def on_host(self, *leaves: Any) -> list[np.ndarray]:
-    """Calls a host or process stage with NumPy arrays; checks its results."""
+    """Calls a host or process stage with NumPy arrays; checks its results.
+
+    Under a vmap it is called once for each index, as a fused flow does.
+    """
+    if self.mapped:
+      *inner, is_mapped = self.mapped  # the outermost is the last
+      one = dataclasses.replace(self, mapped=tuple(inner))
+      pairs = list(zip(map(np.asarray, leaves), is_mapped))
+      (size,) = {len(x) for x, m in pairs if m}
+      rows = [
+        one.on_host(*(x[i] if m else x for x, m in pairs)) for i in range(size)
+      ]
+      return [np.stack(column) for column in zip(*rows)]
     shapes = _out_leaves(self, as_avals(leaves))
     arrays = [np.asarray(x) for x in leaves]
     out = jax.tree.leaves(self.fn(*jax.tree.unflatten(self.in_tree, arrays)))

@@ -79,9 +79,10 @@ def stage(
     name: the function's own by default.
 
   Raises:
-    ValueError: for an unknown reduction or place, a quantum without items, an
-      `out_fn` that is missing or has no use, or a deadline of what cannot be
-      killed, or a weight that is no argument with items.
+    ValueError: for an unknown reduction or place, a reduction that is not on a
+      mesh, a quantum without items, an `out_fn` that is missing or has no use,
+      or a deadline of what cannot be killed, or a weight that is no argument
+      with items.
   """
   if fn is None:
     return functools.partial(
@@ -105,6 +106,11 @@ def stage(
   if reduces is not None and not items:
     raise ValueError(
       f"stage '{name}' reduces, but names no items to reduce over; give items="
+    )
+  if reduces is not None and place != "mesh":
+    raise ValueError(
+      f"stage '{name}' has reduces={reduces!r} and place={place!r}; return a"
+      " result for each item, and sum them in a stage on a mesh"
     )
   if quantum is not None and (not items or quantum < 1):
     raise ValueError(

@@ -71,6 +71,7 @@ def measure(
   compiled: executables.Executables,
   plan_fn: Callable[[profiles.Profile], plans.FlatPlan] | None = None,
   budget_s: float = 20.0,
+  deadline_s: float = executor.DEFAULT_DEADLINE_S,
   notify: Callable[[str, int, int], None] | None = None,
 ) -> profiles.Profile:
   """Returns the measured profile of a macro flow.
@@ -84,10 +85,15 @@ def measure(
     budget_s: counted from when one iteration has been compiled and run; once
       it is spent, only points without which a stage could not be planned at
       all are still measured.
+    deadline_s: how long a call of a stage may take.
     notify: called with (stage, points done, points known of).
+
+  Raises:
+    StageError: a stage failed; its cause is what it raised.
+    DeadlineError: a stage did not return.
   """
   key = fingerprints.of(graph, machine)
-  bench = timings.Bench(graph, machine, args, compiled)
+  bench = timings.Bench(graph, machine, args, compiled, deadline_s=deadline_s)
   stop_s = time.monotonic() + budget_s
   found = _Found(graph, machine, bench, compiled, hand_off_s(machine))
   todo, done = list(points(graph, machine)), 0

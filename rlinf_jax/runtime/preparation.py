@@ -126,6 +126,7 @@ def prepare(
     compiled=compiled,
     plan_fn=plan_fn,
     budget_s=options.measure_s,
+    deadline_s=options.deadline_s,
     notify=options.notify,
   )
   if known is None and options.profile_path is not None:

@@ -13,7 +13,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -21,6 +21,7 @@ from rlinf_jax.flow import granules
 from rlinf_jax.runtime import (
   contexts,
   executables,
+  executor,
   graphs,
   iterations,
   ledgers,
@@ -29,8 +30,11 @@ from rlinf_jax.runtime import (
   tasks,
   transport,
   values,
+  watches,
 )
 from scheduler.devices import Devices
+
+T = TypeVar("T")
 
 MIN_REPEATS, MAX_REPEATS = 5, 15
 SAMPLE_S = 0.05  # of running, after which repeating stops
@@ -65,6 +69,11 @@ class Bench:
     machine: its devices.
     args: leaves of the arguments of one real iteration, which is run.
     compiled: where compiled stages are kept.
+    deadline_s: how long a call of a stage may take.
+
+  Raises:
+    StageError: a stage failed; its cause is what it raised.
+    DeadlineError: a stage did not return.
   """
 
   def __init__(
@@ -73,7 +82,10 @@ class Bench:
     machine: machines.Machine,
     args: Sequence[Any],
     compiled: executables.Executables,
+    *,
+    deadline_s: float = executor.DEFAULT_DEADLINE_S,
   ) -> None:
+    self._watch = watches.Watch(deadline_s)
     self._graph, self._machine, self._compiled = graph, machine, compiled
     self._program = graph.traced.program
     self._context = contexts.Context(
@@ -94,27 +106,14 @@ class Bench:
     made: its calls share one continuous batch, so that a granule is taken to
     need its share of that.
     """
-    node = self._graph.node_of(stage)
     items = self._graph.workflow.stage(stage).items
     if stage in self._called_s:
       return Timing(seconds=self._called_s[stage] * granule / items)
-    task = self._task(stage, node, granule, devices)
-    iteration = self._iteration(self._num_mesh(stage, devices))
-    timing = self._repeat(lambda: iteration.run(task))
-    if not timing.num_bytes and (granule, devices) == (items, 1):
-      timing = dataclasses.replace(timing, num_bytes=self._bytes.get(stage, 0))
-    if stage not in self._glue_s:
-      first_s = statistics.median(
-        _clocked(functools.partial(fresh.run, task))[0]
-        for fresh in (
-          self._make_iteration(self._num_mesh(stage, devices))
-          for _ in range(MIN_REPEATS)
-        )
-      )
-      self._glue_s[stage] = max(0.0, first_s - timing.seconds)
-    # Glue is computed once, by whoever reads it first.
-    glue_s = self._glue_s[stage] * granule / items
-    return dataclasses.replace(timing, seconds=timing.seconds + glue_s)
+    return self._watched(
+      stage,
+      self._graph.node_of(stage),
+      lambda: self._timed(stage, granule, devices),
+    )
 
   def fused(self, node: programs.LoopNode, devices: int) -> Timing:
     """Returns what a loop takes as one program."""
@@ -124,7 +123,9 @@ class Bench:
     items = self._graph.workflow.stage(first).items
     task = self._task(first, node, items, devices, kind="loop")
     iteration = self._iteration(devices)
-    timing = self._repeat(lambda: iteration.run(task))
+    timing = self._watched(
+      node.name, node, lambda: self._repeat(lambda: iteration.run(task))
+    )
     if not timing.num_bytes and devices == 1:
       timing = dataclasses.replace(timing, num_bytes=self._bytes[node.name])
     return timing
@@ -137,6 +138,43 @@ class Bench:
     What the last turn does besides, to hand on all of them, is divided among
     the turns. Of a loop of more than `LANE_S` only some turns are run.
     """
+    return self._watched(
+      node.name, node, lambda: self._timed_lane(node, granule, devices)
+    )
+
+  def between_iterations(self) -> float:
+    """Returns seconds that beginning and reading out an iteration take."""
+    whole = self._home.replicated()
+
+    def read() -> Any:
+      return [value.whole(whole) for value in self._make_iteration(1).outputs]
+
+    return self._repeat(read).seconds
+
+  def _timed(self, stage: str, granule: int, devices: int) -> Timing:
+    node = self._graph.node_of(stage)
+    items = self._graph.workflow.stage(stage).items
+    task = self._task(stage, node, granule, devices)
+    iteration = self._iteration(self._num_mesh(stage, devices))
+    timing = self._repeat(lambda: iteration.run(task))
+    if not timing.num_bytes and (granule, devices) == (items, 1):
+      timing = dataclasses.replace(timing, num_bytes=self._bytes.get(stage, 0))
+    if stage not in self._glue_s:
+      first_s = statistics.median(
+        self._clocked(functools.partial(fresh.run, task))[0]
+        for fresh in (
+          self._make_iteration(self._num_mesh(stage, devices))
+          for _ in range(MIN_REPEATS)
+        )
+      )
+      self._glue_s[stage] = max(0.0, first_s - timing.seconds)
+    # Glue is computed once, by whoever reads it first.
+    glue_s = self._glue_s[stage] * granule / items
+    return dataclasses.replace(timing, seconds=timing.seconds + glue_s)
+
+  def _timed_lane(
+    self, node: programs.LoopNode, granule: int, devices: int
+  ) -> dict[str, Timing]:
     made = len(self._compiled.compilations)
     turns = self._turns(node, granule, devices, 2)
     turn_s = sum(seconds[-1] for seconds, _ in turns.values())
@@ -158,22 +196,19 @@ class Bench:
       )
     return found
 
-  def between_iterations(self) -> float:
-    """Returns seconds that beginning and reading out an iteration take."""
-    whole = self._home.replicated()
-
-    def read() -> Any:
-      return [value.whole(whole) for value in self._make_iteration(1).outputs]
-
-    return self._repeat(read).seconds
-
   def _run_once(self, args: Sequence[Any]) -> None:
     def stage_fn(node: programs.StageNode, leaves: list[Any]) -> Any:
+      return self._watched(node.name, node, lambda: run_stage(node, leaves))
+
+    def loop_fn(node: programs.LoopNode, leaves: list[Any]) -> Any:
+      return self._watched(node.name, node, lambda: run_loop(node, leaves))
+
+    def run_stage(node: programs.StageNode, leaves: list[Any]) -> Any:
       if node.spec.place != "mesh":
         out = node.call.on_host(*leaves)
         if node.spec.place == "process":
           # Again: the first call may have started what serves it.
-          self._called_s[node.name], out = _clocked(
+          self._called_s[node.name], out = self._clocked(
             functools.partial(node.call.on_host, *leaves)
           )
       else:
@@ -185,7 +220,7 @@ class Bench:
       self._known.update(zip(node.outputs, out))
       return out
 
-    def loop_fn(node: programs.LoopNode, leaves: list[Any]) -> Any:
+    def run_loop(node: programs.LoopNode, leaves: list[Any]) -> Any:
       here = transport.send(leaves, self._home.replicated())
       out = self._compiled.loop(node, self._home)(*here)
       self._bytes[node.name] = self._compiled.compilations[-1].num_bytes
@@ -199,6 +234,14 @@ class Bench:
       loop_fn=loop_fn,
       glue_fn=self._compiled.glue,
     )
+
+  def _watched(self, name: str, node: programs.Node, run: Callable[[], T]) -> T:
+    """Runs a node, with a deadline where it calls a user's Python."""
+    places = [node] if isinstance(node, programs.StageNode) else [
+      inner for _, inner in programs.stage_nodes(node.body)
+    ]  # fmt: skip
+    may_hang = any(inner.spec.place != "mesh" for inner in places)
+    return self._watch.run(name, run, may_hang=may_hang)
 
   def _iteration(self, devices: int) -> iterations.Iteration:
     if devices not in self._iterations:
@@ -278,7 +321,7 @@ class Bench:
         on = devices if is_mesh else min(devices, slots)
         task = self._task(inner.name, node, granule, on, inner=inner, turn=turn)
         cpu = time.process_time()
-        seconds, _ = _clocked(functools.partial(iteration.run, task))
+        seconds, _ = self._clocked(functools.partial(iteration.run, task))
         all_s, all_cpu_s = found.setdefault(inner.name, ([], []))
         all_s.append(seconds)
         all_cpu_s.append(time.process_time() - cpu)
@@ -286,14 +329,14 @@ class Bench:
 
   def _repeat(self, run: Callable[[], Any]) -> Timing:
     made = len(self._compiled.compilations)
-    _clocked(run)
+    self._clocked(run)
     new = self._compiled.compilations[made:]
     seconds: list[float] = []
     cpu = time.process_time()
     while len(seconds) < MIN_REPEATS or (
       sum(seconds) < SAMPLE_S and len(seconds) < MAX_REPEATS
     ):
-      seconds.append(_clocked(run)[0])
+      seconds.append(self._clocked(run)[0])
     cpu = time.process_time() - cpu
     middle = statistics.median(seconds)
     return Timing(
@@ -302,6 +345,12 @@ class Bench:
       num_bytes=max((c.num_bytes for c in new), default=0),
       num_outliers=_num_outliers(seconds, middle),
     )
+
+  def _clocked(self, run: Callable[[], Any]) -> tuple[float, Any]:
+    self._watch.beat()
+    start = time.perf_counter()
+    out = jax.block_until_ready(run())
+    return time.perf_counter() - start, out
 
 
 class _Uncounted(ledgers.Ledger):
@@ -312,12 +361,6 @@ class _Uncounted(ledgers.Ledger):
 
   def remove(self, array: Any) -> None:
     """Does nothing."""
-
-
-def _clocked(run: Callable[[], Any]) -> tuple[float, Any]:
-  start = time.perf_counter()
-  out = jax.block_until_ready(run())
-  return time.perf_counter() - start, out
 
 
 def _num_outliers(seconds: Sequence[float], middle: float) -> int:

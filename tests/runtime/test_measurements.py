@@ -1,5 +1,6 @@
 """Profiles hold what an executor takes, and what a plan needs to know."""
 
+import threading
 import time
 
 import jax
@@ -92,6 +93,61 @@ def test_links_are_measured_to_two_digits():
     assert rate > 1e6
     assert rate == float(f"{rate:.1e}")
   assert 0 < found.latency_s < 1.0
+
+
+def broken(place, calls_before):
+  """Returns a flow whose stage raises after some calls."""
+  left = iter(range(calls_before))
+
+  def fn(x_b):
+    if next(left, None) is None:
+      raise ZeroDivisionError("no more")
+    return x_b
+
+  stage = flow.stage(fn, items={0: 0}, place=place, out_fn=same, name="counts")
+  return lambda x_b: stage(x_b)
+
+
+@pytest.mark.parametrize("place", ["host", "process"])
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_a_stage_that_raises_when_it_is_measured_is_named(place, calls_before):
+  machine = machines.of_process(1, num_host_slots=1)
+  fn = broken(place, calls_before)
+  with pytest.raises(runtime.StageError, match="stage 'counts'") as caught:
+    measured(fn, (jnp.arange(8),), machine)
+  assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_stage_that_raises_on_a_mesh_is_named():
+  def fails(x_b):
+    raise ZeroDivisionError("never")
+
+  @flow.stage(items={0: 0})
+  def calls_back(x_b):
+    return jax.pure_callback(fails, same(x_b), x_b)
+
+  machine = machines.of_process(1)
+  with pytest.raises(runtime.StageError, match="stage 'calls_back'"):
+    measured(lambda x: calls_back(x), (jnp.arange(8),), machine)
+
+
+@pytest.mark.parametrize("num_calls", [0, 3])
+def test_a_stage_that_hangs_when_it_is_measured_is_given_up(num_calls):
+  left, released = iter(range(num_calls)), threading.Event()
+
+  def fn(x_b):
+    if next(left, None) is None:
+      released.wait(60.0)
+    return x_b
+
+  stage = flow.stage(fn, items={0: 0}, place="host", out_fn=same, name="hangs")
+  machine = machines.of_process(1, num_host_slots=1)
+  run = runtime.m2flow(
+    lambda x: stage(x), plan="collocated", machine=machine, deadline_s=0.3
+  )
+  with pytest.raises(runtime.DeadlineError, match="stage 'hangs' was run"):
+    run.prepare(jnp.arange(8))
+  released.set()
 
 
 def test_what_a_plan_uses_beyond_the_first_points_is_measured_too():

@@ -133,6 +133,43 @@ def test_seeds_trained_at_once_run_under_a_plan():
     np.testing.assert_allclose(x[0], y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+  ("place", "num_loops"), [("host", 0), ("host", 1), ("process", 0)]
+)
+def test_seeds_of_a_host_stage_run_one_after_another(place, num_loops):
+  def shapes(x_b, w):
+    assert x_b.shape[1:] == () and w.shape == ()  # no seeds
+    return x_b, jax.ShapeDtypeStruct((len(x_b), 2), x_b.dtype)
+
+  def scaled(x_b, w):
+    return x_b * w, np.stack([x_b, x_b + w], axis=1)
+
+  stage = flow.stage(scaled, items={0: 0}, place=place, out_fn=shapes)
+
+  def fn(state):
+    w, x_b = state
+    if num_loops:
+      x_b, _ = flow.loop(lambda x_b, _: (stage(x_b, w)[0], 0), x_b, length=3)
+    x_b, pair_b = stage(x_b, w)
+    return (w, x_b + pair_b[:, 1]), pair_b
+
+  # Two seeds and three tasks, the weights the same for all tasks.
+  over_both = jax.vmap(jax.vmap(fn, in_axes=((None, 0),)))
+  w_s = jnp.array([1.0, 2.0], jnp.float32)
+  x_stb = jnp.arange(24, dtype=jnp.float32).reshape(2, 3, 4)
+  run = runtime.m2flow(
+    lambda state: (state, over_both(state)[1]),
+    plan="collocated",
+    machine=machines.of_process(1, num_host_slots=2),
+    measure_s=0.0,
+  )
+  _, planned = run((w_s, x_stb))
+  for s in range(2):
+    for t in range(3):
+      _, alone = fn((w_s[s], x_stb[s, t]))
+      np.testing.assert_array_equal(planned[s, t], alone)
+
+
 @pytest.mark.slow
 def test_a_measured_profile_is_kept_and_used_again(tmp_path):
   path = tmp_path / "profile.json"
