@@ -24,13 +24,14 @@ def token_statistics(
   target_bt: jax.Array,
   *,
   temperature: float = 1.0,
-  chunk_size: int = 256,
+  chunk_size: int = 1024,
 ) -> TokenStatistics:
   """Returns log-probabilities of tokens and entropies, a few at a time.
 
   Letters: B rows, T tokens of a row, W width, V vocabulary. Logits are held as
-  [B, chunk_size, V], in the backward pass too, which computes them again; the
-  kernel's gradient is summed in the kernel's own dtype.
+  [chunk_size, V], however many rows there are, in the backward pass too, which
+  computes them again; the kernel's gradient is summed in the kernel's own
+  dtype.
 
   Args:
     kernel: float [V, W], of the last layer: the model's `head(params)`.
@@ -38,7 +39,7 @@ def token_statistics(
     target_bt: int [B, T]. To be the next token, it is what `encode` was given,
       shifted by one.
     temperature: by which logits are divided, as when the tokens were sampled.
-    chunk_size: tokens of a row at once.
+    chunk_size: tokens at once, of all rows together.
 
   Raises:
     ValueError: temperature or chunk_size is not positive.
@@ -52,15 +53,16 @@ def token_statistics(
       f"Given temperature {temperature} and chunk_size {chunk_size}, expected"
       " both positive. Greedy tokens have no distribution: use 1."
     )
-  num_rows, size = target_bt.shape
-  chunk_size = min(chunk_size, size)
+  size = target_bt.size
   num_chunks = -(-size // chunk_size)
+  # As few, but all alike: hardly a token of padding is computed with.
+  chunk_size = -(-size // num_chunks)
 
   def to_chunks(x):
+    x = x.reshape(size, *x.shape[2:])
     missing = num_chunks * chunk_size - size
-    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
-    x = x.reshape(num_rows, num_chunks, chunk_size, *x.shape[2:])
-    return jnp.moveaxis(x, 1, 0)
+    x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
+    return x.reshape(num_chunks, chunk_size, *x.shape[1:])
 
   @jax.checkpoint
   def of_chunk(kernel, hidden, target):
@@ -76,5 +78,5 @@ def token_statistics(
     step, (), (to_chunks(hidden_btw), to_chunks(target_bt))
   )
   return TokenStatistics(
-    *(jnp.moveaxis(x, 0, 1).reshape(num_rows, -1)[:, :size] for x in chunks)
+    *(x.reshape(-1)[:size].reshape(target_bt.shape) for x in chunks)
   )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core as jex_core
 
 from rlinf_jax.models import transformer
 
@@ -38,7 +39,7 @@ def test_one_token_by_hand():
   np.testing.assert_allclose(statistics.entropy, [[entropy]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 3, 5, 10, 99])
+@pytest.mark.parametrize("chunk_size", [1, 3, 7, 10, 20, 99])
 def test_values_are_those_of_all_tokens_at_once(chunk_size):
   kernel, hidden, target = draw()
   found = jax.jit(
@@ -70,10 +71,34 @@ def test_gradients_are_those_of_all_tokens_at_once():
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
+def sizes_within(jaxpr):
+  """Yields the size of each array that a program makes, loops included."""
+  for eqn in jaxpr.eqns:
+    yield from (x.aval.size for x in eqn.outvars)
+    for inner in jex_core.jaxprs_in_params(eqn.params):
+      yield from sizes_within(inner)
+
+
+@pytest.mark.parametrize(("num_rows", "size"), [(64, 8), (1, 512)])
+def test_no_array_is_larger_than_a_chunk_of_logits(num_rows, size):
+  chunk_size, vocabulary = 16, 512  # of 512 tokens, in many rows or in one
+  kernel, hidden, target = draw(num_rows, size, 4, vocabulary)
+
+  def largest(statistics_fn):
+    gradient = jax.value_and_grad(
+      loss_of(statistics_fn, target), argnums=(0, 1)
+    )
+    return max(sizes_within(jax.make_jaxpr(gradient)(kernel, hidden).jaxpr))
+
+  chunked = lambda *a: transformer.token_statistics(*a, chunk_size=chunk_size)
+  assert largest(plain) == num_rows * size * vocabulary
+  assert largest(chunked) == chunk_size * vocabulary
+
+
 @pytest.mark.optimised
 def test_no_array_of_tokens_times_vocabulary_is_held():
   vocabulary, size, chunk_size = 2048, 512, 16
-  kernel, hidden, target = draw(1, size, 8, vocabulary)
+  kernel, hidden, target = draw(8, size // 8, 8, vocabulary)
 
   def temporary_bytes(statistics_fn):
     gradient = jax.grad(loss_of(statistics_fn, target), argnums=(0, 1))
