@@ -117,8 +117,8 @@ def make(
     objective: how rewards become a loss.
     optimizer: any optax transformation.
     config: see `Config`.
-    critic: a network of values: advantages are then those of GAE, and
-      `objective.advantage_fn` is not used.
+    critic: a network of values: advantages are then those of GAE, and the
+      objective's are not used.
     reward_model: a network of values, read at an answer's end; what it says is
       added to the score. It reads the tokens of the actor.
 
@@ -128,7 +128,7 @@ def make(
   grpo_config.check_config(config)
   num_prompts, group_size = config.num_prompts, config.group_size
   quantum = config.quantum
-  is_groupwise = objective.is_groupwise and critic is None
+  is_groupwise = objective.batch_fn is None and critic is None
 
   def request_shapes(next_position: Any, is_asked: Any) -> Any:
     del next_position, is_asked
@@ -233,13 +233,14 @@ def make(
     kl_pgn = grpo_losses.divergence(
       old_log_prob_pgn, reference_pgn, mask_pgn, config
     )
+    kl_weight = config.kl_weight if config.kl_in_reward else 0.0
     target_pgn: Any = ()
     if critic is not None:
       advantage_pgn, target_pgn = jax.vmap(
         jax.vmap(
           functools.partial(
             answers_lib.token_advantages,
-            kl_weight=config.kl_weight if config.kl_in_reward else 0.0,
+            kl_weight=kl_weight,
             discount=config.discount,
             gae_lambda=config.gae_lambda,
           )
@@ -247,10 +248,9 @@ def make(
       )(reward_pg, kl_pgn, value_pgn, mask_pgn)
       advantage_pgn = losses.batch_standardised(advantage_pgn, mask_pgn)
     else:
-      if config.kl_in_reward:
-        reward_pg = reward_pg - config.kl_weight * kl_pgn.sum(-1)
-      advantage_pg = objective.advantage_fn(reward_pg)
-      advantage_pgn = jnp.broadcast_to(advantage_pg[..., None], mask_pgn.shape)
+      advantage_pgn = losses.objectives.advantages(
+        objective, reward_pg, kl_pgn, mask_pgn, kl_weight=kl_weight
+      )
     return Judged(
       answers=answers_p,
       old_log_prob=old_log_prob_pgn,

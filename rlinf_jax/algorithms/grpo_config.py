@@ -29,7 +29,8 @@ class Config:
     num_epochs: passes over an iteration's answers.
     num_minibatches: updates per pass; each sees P / num_minibatches prompts.
     kl_weight: of the divergence from the reference model; 0 needs none.
-    kl_in_reward: whether it is taken from rewards, and not added to the loss.
+    kl_in_reward: whether it is taken from rewards, and not added to the loss;
+      see `losses.objectives.advantages`.
     kl_fn: estimates it, (log_prob_n, reference_log_prob_n) -> [N].
     entropy_weight: of the entropy bonus.
     correction_fn: weighs tokens that another program sampled than learns, see

@@ -11,12 +11,12 @@ of your own functions, or one of these with some replaced (`_replace`).
   gspo      less mean, over deviation         sequence_surrogate  sequence_mean
   cispo     less mean, over deviation         cispo               masked_sum
   rloo      less mean of the others           policy_gradient     sequence_sum
-  reinforce_plus_plus           standardised over the batch       masked_sum
+  reinforce_plus_plus           batch_standardised                masked_sum
   reinforce_plus_plus_baseline  less mean, then so standardised   masked_sum
 
 The last two use `clipped_surrogate`. DAPO besides filters groups (`has_signal`)
 and shapes rewards (`overlong_penalty`). Divergences are added to the loss, or
-taken from the reward (`token_rewards`), for any of them.
+taken from the reward (`advantages`), for any of them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ from rlinf_jax.losses import (
   aggregations,
   groups,
   policy_gradients,
+  shaping,
   surrogates,
 )
 
+AdvantageFn = Callable[[jax.Array], jax.Array]
+BatchFn = Callable[[jax.Array, jax.Array], jax.Array]
 TokenLossFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 AggregationFn = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -46,19 +49,67 @@ class Objective(NamedTuple):
   Letters: P prompts, G answers to each, T tokens of an answer.
 
   Attributes:
-    advantage_fn: reward_pg float [P, G] -> advantage_pg float [P, G].
+    advantage_fn: reward_g float [G] -> advantage_g float [G], of one prompt.
     loss_fn: (log_prob_t, old_log_prob_t, advantage_t, mask_t) -> loss_t, all
       [T], the mask bool; old_log_prob_t are of the policy that acted, or in
       asynchronous training of the policy before the update.
     aggregation_fn: (loss_t, mask_t) -> (sum [], weight []), see `aggregations`.
-    is_groupwise: whether advantage_fn judges each group by itself, so that a
-      group can be learnt from before the others are there.
+    batch_fn: (advantage_pgt, mask_pgt) -> advantage_pgt, all [P, G, T], the
+      mask bool: what the whole batch then makes of its tokens' advantages.
+      Tokens outside of the mask must not count. With None each group is judged
+      by itself, and can be learnt from before the others are there.
   """
 
-  advantage_fn: Callable[[jax.Array], jax.Array]
+  advantage_fn: AdvantageFn
   loss_fn: TokenLossFn
   aggregation_fn: AggregationFn
-  is_groupwise: bool = False
+  batch_fn: BatchFn | None = None
+
+
+def advantages(
+  objective: Objective,
+  reward_pg: jax.Array,
+  kl_pgt: jax.Array,
+  mask_pgt: jax.Array,
+  *,
+  kl_weight: float,
+) -> jax.Array:
+  """Returns each token's advantage, float [P, G, T], without gradient.
+
+  With a `batch_fn`, a token pays for its own divergence and for those after it:
+
+    A_t = advantage_fn(reward) - kl_weight sum_{i >= t} kl_i, then batch_fn
+
+  Without, all tokens of an answer have the advantage of its reward less
+  kl_weight times its whole divergence.
+
+  Args:
+    objective: says how.
+    reward_pg: float [P, G], of P prompts' answers.
+    kl_pgt: float [P, G, T], nats, from a reference policy; 0 outside the mask.
+    mask_pgt: bool [P, G, T], the tokens that count.
+    kl_weight: reward per nat; 0 where divergences are not in the reward.
+
+  Source: Hu et al., "REINFORCE++", arXiv 2501.03262, section 3. With a group's
+    baseline, divergences are taken off after it.
+  """
+  chex.assert_rank([reward_pg, kl_pgt, mask_pgt], [2, 3, 3])
+  advantage_fn = jax.vmap(objective.advantage_fn)
+  if objective.batch_fn is None:
+    if kl_weight:
+      reward_pg = reward_pg - kl_weight * jnp.sum(kl_pgt, axis=-1)
+    advantage_pg1 = advantage_fn(reward_pg)[..., None]
+    return jnp.broadcast_to(advantage_pg1, mask_pgt.shape)
+
+  def return_fn(advantage, kl_t, mask_t):
+    return shaping.returns_to_go(
+      shaping.token_rewards(advantage, kl_t, mask_t, kl_weight=kl_weight)
+    )
+
+  return_pgt = jax.vmap(jax.vmap(return_fn))(
+    advantage_fn(reward_pg), kl_pgt, mask_pgt
+  )
+  return objective.batch_fn(return_pgt, mask_pgt)
 
 
 def grpo(
@@ -66,10 +117,9 @@ def grpo(
 ) -> Objective:
   """Returns GRPO: Shao et al., "DeepSeekMath", arXiv 2402.03300, eq. 3."""
   return Objective(
-    advantage_fn=jax.vmap(groups.group_standardised),
+    advantage_fn=groups.group_standardised,
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=aggregations.sequence_mean,
-    is_groupwise=True,
   )
 
 
@@ -87,12 +137,11 @@ def dr_grpo(
     clip_high: as in `clipped_surrogate`.
   """
   return Objective(
-    advantage_fn=jax.vmap(groups.group_centred),
+    advantage_fn=groups.group_centred,
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=functools.partial(
       aggregations.sequence_sum, divisor=float(max_tokens)
     ),
-    is_groupwise=True,
   )
 
 
@@ -101,10 +150,9 @@ def dapo(
 ) -> Objective:
   """Returns DAPO: Yu et al., arXiv 2503.14476, eq. 8."""
   return Objective(
-    advantage_fn=jax.vmap(groups.group_standardised),
+    advantage_fn=groups.group_standardised,
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=aggregations.masked_sum,
-    is_groupwise=True,
   )
 
 
@@ -113,12 +161,11 @@ def gspo(
 ) -> Objective:
   """Returns GSPO: Zheng et al., arXiv 2507.18071, eq. 5."""
   return Objective(
-    advantage_fn=jax.vmap(groups.group_standardised),
+    advantage_fn=groups.group_standardised,
     loss_fn=functools.partial(
       surrogates.sequence_surrogate, clip_low=clip_low, clip_high=clip_high
     ),
     aggregation_fn=aggregations.sequence_mean,
-    is_groupwise=True,
   )
 
 
@@ -138,10 +185,9 @@ def cispo(
     )
 
   return Objective(
-    advantage_fn=jax.vmap(groups.group_standardised),
+    advantage_fn=groups.group_standardised,
     loss_fn=loss_fn,
     aggregation_fn=aggregations.masked_sum,
-    is_groupwise=True,
   )
 
 
@@ -153,10 +199,9 @@ def rloo() -> Objective:
     return policy_gradients.policy_gradient(log_prob_t, advantage_t)
 
   return Objective(
-    advantage_fn=jax.vmap(groups.group_leave_one_out),
+    advantage_fn=groups.group_leave_one_out,
     loss_fn=loss_fn,
     aggregation_fn=aggregations.sequence_sum,
-    is_groupwise=True,
   )
 
 
@@ -168,9 +213,10 @@ def reinforce_plus_plus(
   Groups do not matter: G may be 1.
   """
   return Objective(
-    advantage_fn=_batch_standardised,
+    advantage_fn=lambda reward_g: reward_g,
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=aggregations.masked_sum,
+    batch_fn=groups.batch_standardised,
   )
 
 
@@ -181,11 +227,11 @@ def reinforce_plus_plus_baseline(
 
   Its authors add `kl_k2` to the loss.
   """
-  centred_fn = jax.vmap(groups.group_centred)
   return Objective(
-    advantage_fn=lambda reward_pg: _batch_standardised(centred_fn(reward_pg)),
+    advantage_fn=groups.group_centred,
     loss_fn=_clipped(clip_low, clip_high),
     aggregation_fn=aggregations.masked_sum,
+    batch_fn=groups.batch_standardised,
   )
 
 
@@ -201,8 +247,3 @@ def _clipped(clip_low: chex.Numeric, clip_high: chex.Numeric) -> TokenLossFn:
     )
 
   return loss_fn
-
-
-def _batch_standardised(advantage_pg: jax.Array) -> jax.Array:
-  every_pg = jnp.ones_like(advantage_pg, bool)
-  return groups.batch_standardised(advantage_pg, every_pg)

@@ -78,7 +78,7 @@ def returns_to_go(reward_t: jax.Array) -> jax.Array:
   """Returns the sum of the rewards from each step on.
 
   On `token_rewards` these are the advantages of REINFORCE++ before they are
-  standardised: A_t = reward - kl_weight sum_{i >= t} kl_i.
+  standardised (`objectives.advantages`).
 
   Args:
     reward_t: float [T].

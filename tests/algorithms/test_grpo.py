@@ -223,6 +223,36 @@ def test_too_few_groups_that_differ_are_learnt_from_alone():
 
 
 @compiles
+@pytest.mark.parametrize(
+  "name", ["reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"]
+)
+def test_groups_that_are_not_used_do_not_count_in_the_batch(name):
+  # What is learnt from one group of two rounds is learnt from it alone.
+  def score_fn(position_p, completions):
+    reward = np.full(completions.length.shape, 0.7, np.float32)
+    reward[position_p == 2, 0] = 1.0
+    return reward
+
+  found = []
+  for change in ({"max_rounds": 2}, {"num_prompts": 1}):
+    algorithm = make(
+      dataclasses.replace(CONFIG, **change),
+      objective=ALGORITHMS[name],
+      score_fn=score_fn,
+      critic=CRITIC if name == "ppo" else None,
+    )
+    state = start(algorithm)
+    if "num_prompts" in change:
+      state = state.replace(next_position=jnp.int32(2))
+    state, metrics = algorithm.iteration(state)
+    assert metrics["num_learnt"] == 1
+    found.append(state.learner.params)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found
+  )
+
+
+@compiles
 def test_a_position_has_the_same_seeds_in_every_run():
   asked = []
 

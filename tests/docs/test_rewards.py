@@ -16,7 +16,7 @@ def test_the_example_scores_judges_and_learns():
   exec(compile(snippet, str(PAGE), "exec"), names)
   np.testing.assert_array_equal(names["scores"].reward_b, [1, 0.5, 1, 0])
   # the median of 0, 0.5, 1, 1 is 0.75
-  np.testing.assert_array_equal(names["advantage_pg"], [[1, -1, 1, -1]])
+  np.testing.assert_array_equal(names["advantage_g"], [1, -1, 1, -1])
 
   def total(log_prob_t):
     loss_t = names["objective"].loss_fn(

@@ -27,12 +27,14 @@ STANDARDISED = [[1.0, -1.0], [1.0, -1.0]]
 CENTRED = [[0.5, -0.5], [0.5, -0.5]]
 # with two answers the others' mean is the other's reward
 LEAVE_ONE_OUT = [[1.0, -1.0], [1.0, -1.0]]
-# mean 1.5; variance (0.25 + 2.25 + 2.25 + 0.25) / 4 = 1.25
+# tokens have the rewards 1, 1, 0, 3, 3, 2: mean 5/3; variance
+# (2 (2/3)^2 + (5/3)^2 + 2 (4/3)^2 + (1/3)^2) / 6 = (66/9) / 6 = 11/9
 OVER_BATCH = [
-  [x / math.sqrt(1.25) for x in row] for row in [[-0.5, -1.5], [1.5, 0.5]]
+  [x / math.sqrt(11) for x in row] for row in [[-2.0, -5.0], [4.0, 1.0]]
 ]
-# of the centred rewards +-0.5: mean 0, deviation 0.5
-CENTRED_OVER_BATCH = [[1.0, -1.0], [1.0, -1.0]]
+# of the centred rewards +-0.5, of tokens +, +, -, +, +, -: mean 1/6; variance
+# (4 (1/3)^2 + 2 (2/3)^2) / 6 = 2/9
+CENTRED_OVER_BATCH = [[math.sqrt(1 / 2), -math.sqrt(2)]] * 2
 
 
 def clipped(ratio, advantage, low, high):
@@ -133,12 +135,62 @@ def batch_loss(objective, log_prob, old_log_prob, advantage_pg, mask):
   return jnp.sum(total) / jnp.sum(weight)
 
 
+def advantages_of(objective, reward_pg, kl_pgt, mask_pgt, kl_weight=0.0):
+  return jax.jit(
+    lambda *args: objectives.advantages(objective, *args, kl_weight=kl_weight)
+  )(jnp.array(reward_pg), jnp.array(kl_pgt), jnp.array(mask_pgt))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_advantages_by_hand(name):
   objective, advantages, _, _ = CASES[name]
-  np.testing.assert_allclose(
-    jax.jit(objective.advantage_fn)(jnp.array(REWARDS)), advantages, rtol=1e-5
+  *_, mask = padded_batch()
+  found = advantages_of(objective, REWARDS, jnp.zeros((2, 2, 2)), mask)
+  expected = np.broadcast_to(np.array(advantages)[..., None], found.shape)
+  np.testing.assert_allclose(found[mask], expected[mask], rtol=1e-5)
+
+
+# Two prompts' answers, of 2, 1, 1 and 1 tokens, and nats of their tokens.
+KL = [[[0.2, 0.4], [0.6, 0.0]], [[0.4, 0.0], [0.8, 0.0]]]
+IS_THERE = [[[True, True], [True, False]], [[True, False], [True, False]]]
+
+
+@pytest.mark.parametrize(
+  ("name", "before"),
+  [
+    # 1 - 0.5 (0.2 + 0.4), 1 - 0.5 0.4; 0 - 0.5 0.6; 3 - 0.2; 2 - 0.4
+    ("reinforce_plus_plus", [0.7, 0.8, -0.3, 2.8, 1.6]),
+    # the same, less the groups' means of 0.5 and 2.5
+    ("reinforce_plus_plus_baseline", [0.2, 0.3, -0.8, 0.3, -0.9]),
+  ],
+)
+def test_a_token_pays_for_the_divergence_from_it_on(name, before):
+  found = advantages_of(CASES[name][0], REWARDS, KL, IS_THERE, kl_weight=0.5)
+  expected = (np.array(before) - np.mean(before)) / np.std(before)
+  np.testing.assert_allclose(found[np.array(IS_THERE)], expected, rtol=1e-4)
+  assert not np.any(found[~np.array(IS_THERE)])
+
+
+def test_a_groups_answers_pay_for_their_whole_divergence():
+  # 1 - 0.3 and 0 - 0.3, 3 - 0.2 and 2 - 0.4: less the means 0.2 and 2.2.
+  found = advantages_of(
+    objectives.dr_grpo(max_tokens=2), REWARDS, KL, IS_THERE, kl_weight=0.5
   )
+  expected = [[0.5, -0.5], [0.6, -0.6]]
+  for t in range(2):
+    np.testing.assert_allclose(found[..., t], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_groups_that_do_not_count_change_nothing(name):
+  used = np.array([True, False, False])[:, None, None]
+  reward_pg = jnp.array([[1.0, 0.0], [5.0, 5.0], [9.0, 9.0]])
+  kl_pgt = jnp.array([KL[0], KL[1], KL[1]])
+  mask_pgt = jnp.array([IS_THERE[0]] * 3) & used
+  objective = CASES[name][0]
+  among_others = advantages_of(objective, reward_pg, kl_pgt, mask_pgt, 0.5)
+  alone = advantages_of(objective, reward_pg[:1], kl_pgt[:1], mask_pgt[:1], 0.5)
+  np.testing.assert_allclose(among_others[:1], alone, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -173,8 +225,10 @@ def test_padding_gets_no_gradient_and_some_token_does(name):
   assert np.any(gradient[mask])
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"reinforce_plus_plus"}))
+@pytest.mark.parametrize(
+  "name", [name for name, case in CASES.items() if case[0].batch_fn is None]
+)
 def test_a_group_of_equal_rewards_gets_exactly_0(name):
-  reward_pg = jnp.array([[0.1] * 7, [0.0] * 6 + [1.0]])
-  advantage_pg = jax.jit(CASES[name][0].advantage_fn)(reward_pg)
-  np.testing.assert_array_equal(advantage_pg[0], np.zeros(7))
+  reward_g = jnp.array([0.1] * 7)
+  advantage_g = jax.jit(CASES[name][0].advantage_fn)(reward_g)
+  np.testing.assert_array_equal(advantage_g, np.zeros(7))
