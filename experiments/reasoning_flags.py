@@ -137,6 +137,10 @@ _HELP = {
   " same under any plan.",
   "packed_rows": "Answers are packed into rows as long as the longest could be,"
   " and so many rows are read at once. Default: a row for each answer.",
+  "drift_every": "Updates between looks at whether answers have the"
+  " probabilities of the weights that generated them, at the cost of reading"
+  " them again; 0 is never. Default: 10 with --staleness, else 0, as current"
+  " weights are looked at anyway.",
   "seed": "Of the model, of the prompts' order, and of answers.",
 }
 for _field in dataclasses.fields(grpo.Config):
@@ -148,7 +152,7 @@ for _field in dataclasses.fields(grpo.Config):
   elif _field.type == "bool":
     _define = flags.DEFINE_bool
   _default = _field.default
-  if _field.name in ("max_prompt_tokens", "max_new_tokens"):
+  if _field.name in ("max_prompt_tokens", "max_new_tokens", "drift_every"):
     _default = None
   _define(_field.name, _default, _HELP[_field.name])
 
@@ -228,6 +232,8 @@ def config(recipe: setup.Recipe) -> grpo.Config:
   for name in ("max_prompt_tokens", "max_new_tokens"):
     if given[name] is None:
       given[name] = getattr(recipe, name)
+  if given["drift_every"] is None:
+    given["drift_every"] = 10 if FLAGS.staleness else 0
   return grpo.Config(
     **given,
     kl_fn=setup.KLS[FLAGS.kl],

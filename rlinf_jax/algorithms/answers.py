@@ -7,7 +7,7 @@ padded answer, R rows.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -48,14 +48,6 @@ class Judged:
   target: Any  # [G, N] float32: what the critic should say; () without
 
 
-class Statistics(NamedTuple):
-  """What networks say of each token of answers."""
-
-  log_prob: jax.Array  # [R, N] float32, nats
-  entropy: jax.Array  # [R, N] float32, nats
-  value: Any  # [R, N] float32: before the token; () without a critic
-
-
 def mask(answers: Answers) -> jax.Array:
   """Returns which tokens are there to be learnt from, bool [..., G, N]."""
   place = jax.lax.broadcasted_iota(
@@ -93,38 +85,25 @@ def statistics(
   params: types.Params,
   answers: Answers,
   *,
-  critic: transformer.Transformer | None = None,
-  critic_params: types.Params = None,
   temperature: float = 1.0,
   packed_rows: int | None = None,
-) -> Statistics:
-  """Returns what a model, and a critic, say of the answers to some prompts.
+) -> transformer.TokenStatistics:
+  """Returns what a model says of each token of the answers to some prompts.
 
   Args:
     model: a language model.
     params: its parameters.
     answers: with a leading axis of B prompts.
-    critic: a network whose output before a token is a value.
-    critic_params: its parameters.
     temperature: by which logits are divided, as when tokens were sampled.
     packed_rows: how many rows, of several texts each, are read at once; None is
       a row for each text, all at once.
 
   Returns:
-    Statistics with R = B G rows, prompt by prompt.
+    arrays [R, N], R = B G rows, prompt by prompt.
   """
-  group_size, num_new = answers.token.shape[1:]
-  prompt_length_r = jnp.repeat(answers.prompt_length, group_size)
-  # The output that foretells token n of an answer is that of the token before.
-  before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)[None]
-  before = jnp.clip(before, 0, answers.prompt.shape[1] + num_new - 1)
-  pick = lambda x: jnp.take_along_axis(
-    x, before.reshape(*before.shape, *[1] * (x.ndim - 2)), axis=1
-  )
   said_fn = functools.partial(
     transformer.token_statistics, temperature=temperature
   )
-  value: Any = ()
   if packed_rows is not None:
 
     def foretell(params: types.Params, token: jax.Array, *place: Any) -> Any:
@@ -132,18 +111,29 @@ def statistics(
       hidden = model.encode(params, token, *place)
       return said_fn(model.head(params), hidden, next_token)
 
-    read = functools.partial(_read_packed, answers, packed_rows)
-    said = jax.tree.map(pick, read(foretell, params))
-    if critic is not None:
-      value = pick(read(critic.apply, critic_params))
-    return Statistics(said.log_prob, said.entropy, value)
-  text, place, segment = _texts(answers)
-  hidden = pick(model.encode(params, text, place, segment))
-  target = answers.token.reshape(-1, num_new)
-  said = said_fn(model.head(params), hidden, target)
-  if critic is not None:
-    value = pick(critic.apply(critic_params, text, place, segment))
-  return Statistics(said.log_prob, said.entropy, value)
+    said = _read_packed(answers, packed_rows, foretell, params)
+    return jax.tree.map(lambda x: _before(answers, x), said)
+  hidden = _before(answers, model.encode(params, *_texts(answers)))
+  target = answers.token.reshape(hidden.shape[:2])
+  return said_fn(model.head(params), hidden, target)
+
+
+def values(
+  critic: transformer.Transformer,
+  params: types.Params,
+  answers: Answers,
+  *,
+  packed_rows: int | None = None,
+) -> jax.Array:
+  """Returns what a critic says before each token of answers, float32 [R, N].
+
+  Args:
+    critic: a network of values.
+    params: its parameters.
+    answers: with a leading axis of B prompts.
+    packed_rows: see `statistics`.
+  """
+  return _before(answers, _read_values(critic, params, answers, packed_rows))
 
 
 def rate(
@@ -161,11 +151,8 @@ def rate(
     answers: with a leading axis of B prompts.
     packed_rows: see `statistics`.
   """
-  text, place, segment = _texts(answers)
-  if packed_rows is None:
-    value = reward_model.apply(params, text, place, segment)
-  else:
-    value = _read_packed(answers, packed_rows, reward_model.apply, params)
+  value = _read_values(reward_model, params, answers, packed_rows)
+  _, _, segment = _texts(answers)
   last = jnp.maximum(jnp.sum(segment, axis=1) - 1, 0)
   found = jnp.take_along_axis(value, last[:, None], axis=1)
   return found.reshape(answers.length.shape)
@@ -223,6 +210,34 @@ def _texts(answers: Answers) -> tuple[jax.Array, jax.Array, jax.Array]:
   place = jax.lax.broadcasted_iota(jnp.int32, text.shape, 1)
   end_r = prompt_length_r + length_r
   return text, place, (place < end_r[:, None]).astype(jnp.int32)
+
+
+def _before(answers: Answers, said: jax.Array) -> jax.Array:
+  """Returns what was said before each token of answers, [R, N, ...].
+
+  Args:
+    answers: with a leading axis of prompts.
+    said: [R, T + N, ...], of each token of the texts.
+  """
+  group_size, num_new = answers.token.shape[1:]
+  prompt_length_r = jnp.repeat(answers.prompt_length, group_size)
+  # The output that foretells token n of an answer is that of the token before.
+  before = prompt_length_r[:, None] - 1 + jnp.arange(num_new)[None]
+  before = jnp.clip(before, 0, answers.prompt.shape[1] + num_new - 1)
+  index = before.reshape(*before.shape, *[1] * (said.ndim - 2))
+  return jnp.take_along_axis(said, index, axis=1)
+
+
+def _read_values(
+  network: transformer.Transformer,
+  params: types.Params,
+  answers: Answers,
+  packed_rows: int | None,
+) -> jax.Array:
+  """Returns what a network of values says of all tokens, [R, T + N]."""
+  if packed_rows is None:
+    return network.apply(params, *_texts(answers))
+  return _read_packed(answers, packed_rows, network.apply, params)
 
 
 def _read_packed(

@@ -35,6 +35,7 @@ from rlinf_jax.algorithms import answers as answers_lib
 from rlinf_jax.algorithms import (
   grpo_config,
   grpo_losses,
+  grpo_readers,
   minibatches,
   updates,
 )
@@ -197,37 +198,17 @@ def make(
     chosen = jax.tree.map(take, answers_b)
     return chosen.replace(is_used=take(is_worth_it)), take(reward_bg)
 
-  def infer_fn(networks: Networks, answers_p: Any) -> Any:
-    said = _statistics(networks, answers_p)
-    by_prompt = lambda x: x.reshape(-1, group_size, *x.shape[1:])
-    return jax.tree.map(by_prompt, (said.log_prob, said.value))
-
-  @flow.stage(items={1: 0, 2: 0}, quantum=quantum, weight=2)
-  def infer(networks: Networks, answers_p: Any, length_pg: Any) -> Any:
-    del length_pg  # how much work each prompt's answers are
-    return infer_fn(networks, answers_p)
-
-  refer = flow.stage(
-    lambda params, answers_p: infer_fn(Networks(params, ()), answers_p)[0],
-    items={1: 0},
-    quantum=quantum,
-    name="refer",
+  readers = grpo_readers.make(
+    model, config, critic=critic, reward_model=reward_model
   )
 
-  @flow.stage(items={1: 0, 2: 0}, quantum=quantum)
-  def rate(params: Any, answers_p: Any, reward_pg: Any) -> Any:
-    assert reward_model is not None
-    rated_pg = answers_lib.rate(
-      reward_model, params, answers_p, packed_rows=config.packed_rows
-    )
-    is_used_p1 = answers_p.is_used[:, None]
-    rated_pg = jnp.where(is_used_p1, rated_pg, 0.0)
-    return reward_pg + config.reward_model_weight * rated_pg
-
   def judge_fn(
-    answers_p: Any, reward_pg: Any, inferred: Any, reference_pgn: Any
+    answers_p: Any,
+    reward_pg: Any,
+    old_log_prob_pgn: Any,
+    reference_pgn: Any,
+    value_pgn: Any,
   ) -> Judged:
-    old_log_prob_pgn, value_pgn = inferred
     mask_pgn = answers_lib.mask(answers_p)
     reward_pg = grpo_losses.shaped(reward_pg, answers_p, config)
     kl_pgn = grpo_losses.divergence(
@@ -262,26 +243,17 @@ def make(
 
   judge = flow.stage(
     judge_fn,
-    items=dict.fromkeys(range(4), 0) if is_groupwise else None,
+    items=dict.fromkeys(range(5), 0) if is_groupwise else None,
     quantum=quantum if is_groupwise else None,
     name="judge",
   )
 
-  def _statistics(networks: Networks, answers_b: Answers) -> Any:
-    is_critical = critic is not None and not isinstance(networks.critic, tuple)
-    return answers_lib.statistics(
-      model,
-      networks.actor,
-      answers_b,
-      critic=critic if is_critical else None,
-      critic_params=networks.critic,
-      temperature=config.temperature,
-      packed_rows=config.packed_rows,
-    )
-
   def total_fn(networks: Networks, judged_b: Judged, key_b: Any) -> Any:
     del key_b
-    said = _statistics(networks, judged_b.answers)
+    said = readers.read(networks.actor, judged_b.answers)
+    value_rn: Any = ()
+    if critic is not None:
+      value_rn = readers.read_values(networks.critic, judged_b.answers)
     flat = lambda x: x.reshape(-1, *x.shape[2:])
     no_answers: Any = ()
     rows = jax.tree.map(flat, dataclasses.replace(judged_b, answers=no_answers))
@@ -289,7 +261,7 @@ def make(
     engine_rn = flat(judged_b.answers.log_prob)
     loss_rn, counts_rn, metrics = jax.vmap(
       functools.partial(grpo_losses.row_loss, objective, config)
-    )(said, rows, engine_rn, mask_rn)
+    )(said, value_rn, rows, engine_rn, mask_rn)
     sum_r, weight_r = jax.vmap(objective.aggregation_fn)(loss_rn, counts_rn)
     num_tokens = jnp.sum(mask_rn, dtype=jnp.float32)
     totals = {
@@ -322,9 +294,15 @@ def make(
 
   @flow.stage
   def summarise(
-    answers_b: Any, reward_bg: Any, judged_p: Judged, version: Any
+    answers_b: Any,
+    reward_bg: Any,
+    judged_p: Judged,
+    version: Any,
+    reread_p: Any,
   ) -> Any:
-    return grpo_losses.summary(answers_b, reward_bg, judged_p, version)
+    return grpo_losses.summary(
+      answers_b, reward_bg, judged_p, version, reread_p
+    )
 
   def one_round(
     state: TrainState, weights: types.Weights, position: Any, is_asked: Any
@@ -343,7 +321,7 @@ def make(
       is_used=request.is_asked,
     )
     if reward_model is not None:
-      reward_pg = rate(state.reward_model, answers_p, reward_pg)
+      reward_pg = readers.rate(state.reward_model, answers_p, reward_pg)
     return answers_p, reward_pg
 
   def iteration(state: TrainState) -> tuple[TrainState, types.Metrics]:
@@ -363,13 +341,23 @@ def make(
     answers_p, reward_pg = answers_b, reward_bg
     if config.max_rounds > 1:
       answers_p, reward_pg = choose(answers_b, reward_bg)
-    inferred = infer(networks, answers_p, answers_p.length)
-    reference_pgn: Any = ()
+    length_pg = answers_p.length
+    old_log_prob_pgn = readers.infer(networks.actor, answers_p, length_pg)
+    nothing: Any = ()
+    reference_pgn = value_pgn = reread_p = nothing
     if config.kl_weight:
-      reference_pgn = refer(state.reference, answers_p)
-    judged_p = judge(answers_p, reward_pg, inferred, reference_pgn)
+      reference_pgn = readers.refer(state.reference, answers_p)
+    if critic is not None:
+      value_pgn = readers.value(networks.critic, answers_p, length_pg)
+    if config.drift_every:
+      reread_p = readers.reread(weights, answers_p)
+    judged_p = judge(
+      answers_p, reward_pg, old_log_prob_pgn, reference_pgn, value_pgn
+    )
     learner, metrics = learn(state.learner, judged_p, learn_key)
-    metrics |= summarise(answers_b, reward_bg, judged_p, state.version)
+    metrics |= summarise(
+      answers_b, reward_bg, judged_p, state.version, reread_p
+    )
     return TrainState(
       learner=learner,
       reference=state.reference,

@@ -50,6 +50,10 @@ class Config:
     packed_rows: rows read at once, of as many answers with their prompts as fit
       into T + N tokens: answers much shorter than N then take no longer than
       they are. None reads a row for each answer, all of a quantum at once.
+    drift_every: updates between looks at whether answers have the probabilities
+      that the weights give which passed `flow.sync`. It costs another `infer`.
+      0 looks never, and sees only what the current weights generated: enough
+      without a staleness.
     seed: of the answers.
   """
 
@@ -74,6 +78,7 @@ class Config:
   value_clip: float | None = None
   quantum: int | None = None
   packed_rows: int | None = None
+  drift_every: int = 0
   seed: int = 0
 
 
@@ -95,6 +100,10 @@ def check_config(config: Config) -> None:
     raise ValueError(
       f"packed_rows is {config.packed_rows}; give 1 or more, or None to read a"
       " row for each answer"
+    )
+  if config.drift_every < 0:
+    raise ValueError(
+      f"drift_every is {config.drift_every}; give 1 or more, or 0 for never"
     )
   if config.temperature <= 0.0:
     raise ValueError(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from rlinf_jax import losses, types
 from rlinf_jax.algorithms import answers as answers_lib
 from rlinf_jax.algorithms import grpo_config
+from rlinf_jax.models import transformer
 
 
 def shaped(
@@ -56,7 +57,8 @@ def divergence(
 def row_loss(
   objective: losses.Objective,
   config: grpo_config.Config,
-  said: answers_lib.Statistics,
+  said: transformer.TokenStatistics,
+  value_n: Any,
   row: answers_lib.Judged,
   engine_log_prob_n: jax.Array,
   mask_n: jax.Array,
@@ -66,7 +68,8 @@ def row_loss(
   Args:
     objective: how a token is learnt from.
     config: what else is in the loss.
-    said: what the networks that learn say, arrays [N].
+    said: what the model that learns says, arrays [N].
+    value_n: float32 [N], what the critic that learns says; () without one.
     row: what was said before, and the advantages, arrays [N].
     engine_log_prob_n: float32 [N], nats, as sampled.
     mask_n: bool [N], the answer's tokens.
@@ -94,9 +97,9 @@ def row_loss(
     metrics["kl_to_reference"] = kl_n
     if not config.kl_in_reward:
       loss_n += config.kl_weight * kl_n
-  if not isinstance(said.value, tuple):
+  if not isinstance(value_n, tuple):
     value_loss_n = losses.value_loss(
-      said.value,
+      value_n,
       row.target,
       old_value_t=None if config.value_clip is None else row.old_value,
       clip=config.value_clip,
@@ -107,11 +110,31 @@ def row_loss(
   return jnp.where(mask_n, loss_n, 0.0), counts_n, metrics
 
 
+def drift(
+  log_prob_pgn: jax.Array, answers_p: answers_lib.Answers, version: jax.Array
+) -> jax.Array:
+  """Returns how far an engine is from a model with the same weights.
+
+  Args:
+    log_prob_pgn: float32 [P, G, N], of the model.
+    answers_p: says what the engine sampled, with which weights.
+    version: int32 [], of the model's weights.
+
+  Returns:
+    float32 [P], nats: the greatest difference among a prompt's tokens that were
+    sampled with these weights; 0 where there is none.
+  """
+  is_same = answers_lib.mask(answers_p) & (answers_p.version == version)
+  apart_pgn = jnp.abs(log_prob_pgn - answers_p.log_prob)
+  return jnp.max(jnp.where(is_same, apart_pgn, 0.0), axis=(1, 2))
+
+
 def summary(
   answers_b: answers_lib.Answers,
   reward_bg: Any,
   judged_p: answers_lib.Judged,
   version: Any,
+  reread_p: Any,
 ) -> types.Metrics:
   """Returns metrics of an iteration, [] float32.
 
@@ -120,6 +143,8 @@ def summary(
     reward_bg: float32 [B, G], of it.
     judged_p: what is learnt from.
     version: int32 [], of the weights before the update.
+    reread_p: float32 [P], the drift from the weights that generated; () where
+      none was looked for.
   """
   count = lambda x: jnp.maximum(jnp.sum(x, dtype=jnp.float32), 1.0)
   is_asked_b = answers_b.is_used
@@ -129,8 +154,9 @@ def summary(
   )
   signal_b = jax.vmap(losses.has_signal)(reward_bg) & is_asked_b
   mask_pgn = answers_lib.mask(judged_p.answers)
-  is_current = mask_pgn & (judged_p.answers.version == version)
-  drift_pgn = jnp.abs(judged_p.old_log_prob - judged_p.answers.log_prob)
+  drift_p = drift(judged_p.old_log_prob, judged_p.answers, version)
+  if not isinstance(reread_p, tuple):
+    drift_p = jnp.maximum(drift_p, reread_p)
   age_pgn = (version - judged_p.answers.version).astype(jnp.float32)
   return {
     "reward": mean(reward_bg),
@@ -140,6 +166,6 @@ def summary(
     "signal": jnp.sum(signal_b, dtype=jnp.float32) / count(is_asked_b),
     "num_prompts": jnp.sum(is_asked_b, dtype=jnp.float32),
     "num_learnt": jnp.sum(judged_p.answers.is_used, dtype=jnp.float32),
-    "drift": jnp.max(jnp.where(is_current, drift_pgn, 0.0)),
+    "drift": jnp.max(drift_p),
     "staleness": jnp.sum(jnp.where(mask_pgn, age_pgn, 0.0)) / count(mask_pgn),
   }

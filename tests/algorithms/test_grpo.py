@@ -12,7 +12,7 @@ from rlinf_jax import losses, rollout, runtime, types
 from rlinf_jax.algorithms import answers, grpo
 from rlinf_jax.models import transformer
 from rlinf_jax.models.huggingface import settings
-from rlinf_jax.runtime import machines
+from rlinf_jax.runtime import graphs, machines, tracing
 from tests.models.transformer import variants
 
 FOUND = variants.VARIANTS["qwen2_tied"]
@@ -175,6 +175,63 @@ def test_the_engine_and_the_trainer_agree_through_updates():
     assert state.next_position == 4 * (i + 1)
 
 
+class Stuck(rollout.JaxEngine):
+  """An engine that new weights do not reach."""
+
+  place = "process"
+  params = None
+
+  def generate(self, weights, request, *, sampling=None):
+    self.params = self.params or weights.params
+    given = weights.replace(params=self.params)
+    return jax.device_get(super().generate(given, request, sampling=sampling))
+
+
+@compiles
+@pytest.mark.parametrize(
+  ("kind", "drift_every", "expected"),
+  [
+    (rollout.JaxEngine, 1, [False, False, False, False, False]),
+    # Versions 0, 0, 1, 2 and 3 generate; version 0 has arrived.
+    (Stuck, 1, [False, False, True, True, True]),
+    (Stuck, 3, [False, False, False, True, False]),
+    (Stuck, 0, [False, False, False, False, False]),
+  ],
+)
+def test_weights_that_do_not_arrive_are_found_under_a_staleness(
+  kind, drift_every, expected
+):
+  engine = kind(MODEL, rollout.Sampling(max_new_tokens=3, stop_tokens=(STOP,)))
+  algorithm = make(
+    dataclasses.replace(CONFIG, drift_every=drift_every), engine=engine
+  )
+  run = runtime.m2flow(
+    algorithm.iteration,
+    plan="disaggregated",
+    staleness=1,
+    machine=machines.of_process(2, num_host_slots=2),
+    measure_s=1.0,
+  )
+  rows = [row for _, row in run.iterate(start(algorithm), [()] * 5)]
+  assert rows[-1]["staleness"] == 1.0
+  assert [bool(row["drift"] > 1e-4) for row in rows] == expected
+
+
+def test_a_stage_is_given_the_parameters_that_it_reads():
+  algorithm = make(
+    dataclasses.replace(CONFIG, kl_weight=0.1, drift_every=1), critic=CRITIC
+  )
+  graph = graphs.describe(
+    tracing.trace(algorithm.iteration, start(algorithm)), staleness=1
+  )
+  size = {s.name: s.state_bytes for s in graph.workflow.stages}
+  num_bytes = lambda x: sum(leaf.nbytes for leaf in jax.tree.leaves(x))
+  networks = start(algorithm).learner.params
+  assert size["infer"] == size["refer"] == num_bytes(networks.actor)
+  assert size["value"] == num_bytes(networks.critic)
+  assert size["reread"] == size["infer"] + 4  # and the version
+
+
 @compiles
 def test_tokens_beyond_an_answers_end_do_not_count():
   token = np.array([[[4, 1, 0], [5, 1, 0]]], np.int32)
@@ -278,11 +335,17 @@ def test_a_position_has_the_same_seeds_in_every_run():
 
 @compiles
 @pytest.mark.parametrize(
-  "change", [{}, {"num_minibatches": 2}, {"packed_rows": 2}]
+  ("change", "critic"),
+  [
+    ({}, None),
+    ({"num_minibatches": 2}, None),
+    ({"packed_rows": 2}, None),
+    ({"drift_every": 1}, CRITIC),
+  ],
 )
-def test_any_plan_gives_the_eager_numbers(change):
+def test_any_plan_gives_the_eager_numbers(change, critic):
   config = dataclasses.replace(CONFIG, quantum=1, kl_weight=0.1, **change)
-  algorithm = make(config)
+  algorithm = make(config, critic=critic)
   eager = start(algorithm)
   for _ in range(2):
     eager, _ = algorithm.iteration(eager)
