@@ -74,6 +74,12 @@ def _configure() -> None:
 def _run() -> None:
   directory = reasoning_flags.run_directory()
   plan_flags.check("channel_tokens")
+  if FLAGS.plan is None and FLAGS.num_devices > 1:
+    # Some stages are no program: there is nothing that could be fused.
+    FLAGS.plan = "collocated"
+    print(
+      f"--plan=collocated over {FLAGS.num_devices} devices, as none is given"
+    )
   settings = {name: getattr(FLAGS, name) for name in reasoning_flags.REMEMBERED}
   recipe = setup.recipe(FLAGS.task)
   task_args = setup.read_args(FLAGS.task_arg)

@@ -176,7 +176,12 @@ flags.DEFINE_integer(
   " wait for a trainer on other devices. Default: without a limit.",
   0,
 )
-flags.DEFINE_integer("num_devices", 1, "Devices; on CPU virtual ones.", 1)
+flags.DEFINE_integer(
+  "num_devices",
+  1,
+  "Devices; on CPU virtual ones. Several without --plan are --plan=collocated.",
+  1,
+)
 flags.DEFINE_string("run_dir", None, "Default: runs/TASK/DATE-TIME.")
 flags.DEFINE_string("resume", None, "Folder of a run to go on with.")
 flags.DEFINE_integer(

@@ -129,6 +129,14 @@ def test_a_run_goes_under_a_plan(flags, tmp_path):
     assert "Results are bitwise" in result.stdout
 
 
+def test_several_devices_without_a_plan_share_the_stages(tmp_path):
+  flags = [*SMALL, "--quantum=1", "--num_iterations=2"]
+  result = run(*flags, "--num_devices=2", f"--run_dir={tmp_path / 'two'}")
+  assert "--plan=collocated over 2 devices" in result.stdout
+  run(*flags, f"--run_dir={tmp_path / 'one'}")
+  assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
+
+
 @pytest.mark.parametrize("objective", ["ppo", "dapo", "rloo"])
 def test_other_objectives_run(objective, tmp_path):
   run(
