@@ -131,18 +131,15 @@ def _run() -> None:
       f" {directory}",
       flush=True,
     )
-    language_model = transformer.language_model(
-      model.config, compute_dtype=setup.DTYPES[FLAGS.dtype]
-    )
+    options = reasoning_flags.network_options()
+    language_model = transformer.language_model(model.config, **options)
     engine = stack.enter_context(
       _engine(model, language_model, config, directory)
     )
     critic = None
     if FLAGS.objective == setup.PPO:
-      critic = transformer.critic(
-        model.config, compute_dtype=setup.DTYPES[FLAGS.dtype]
-      )
-    reward_model = setup.load_reward_model(FLAGS.reward_model, model)
+      critic = transformer.critic(model.config, **options)
+    reward_model = setup.load_reward_model(FLAGS.reward_model, model, options)
     algorithm = grpo.make(
       language_model,
       engine,

@@ -104,14 +104,31 @@ flags.DEFINE_float("max_grad_norm", 1.0, "Larger gradients are scaled.", 0.0)
 flags.DEFINE_enum(
   "dtype", "float32", list(setup.DTYPES), "Of the trainer's products."
 )
+flags.DEFINE_enum(
+  "remat",
+  None,
+  list(setup.REMATS),
+  "What the backward pass computes again of each block, to keep less: none, all"
+  " but its products with weights (dots), or all. Default: none for the tiny"
+  " model, else all.",
+)
+flags.DEFINE_integer(
+  "attention_block",
+  None,
+  "Queries that attend at once; 0 is all, whose scores are kept. Default: 0 for"
+  " the tiny model, else 512.",
+  0,
+)
 flags.DEFINE_float("clip_low", None, "The objective's.", 0.0)
 flags.DEFINE_float("clip_high", None, "The objective's.", 0.0)
 flags.DEFINE_enum("kl", "k3", list(setup.KLS), "Estimator of the divergence.")
 flags.DEFINE_enum(
   "correction",
-  "none",
+  None,
   list(setup.CORRECTIONS),
-  "Weights of tokens that the engine sampled with other probabilities.",
+  "Weights of tokens that the engine sampled with other probabilities. Default:"
+  " token_truncated with --staleness, as tokens are then of older weights, else"
+  " none.",
 )
 
 _HELP = {
@@ -134,9 +151,10 @@ _HELP = {
   "value_weight": "Of the critic's loss.",
   "value_clip": "How far the critic may move per iteration.",
   "quantum": "Prompts computed at once: bounds memory, and makes numbers the"
-  " same under any plan.",
+  " same under any plan; 0 is all. Default: 0 for the tiny model, else 1.",
   "packed_rows": "Answers are packed into rows as long as the longest could be,"
-  " and so many rows are read at once. Default: a row for each answer.",
+  " and so many rows are read at once; 0 is a row for each answer. Default: 0"
+  " for the tiny model, else 4.",
   "drift_every": "Updates between looks at whether answers have the"
   " probabilities of the weights that generated them, at the cost of reading"
   " them again; 0 is never. Default: 10 with --staleness, else 0, as current"
@@ -196,13 +214,18 @@ flags.DEFINE_string(
   "compilation_cache", "~/.cache/rlinf_jax", "Of compiled programs."
 )
 
+# Of models that are not tiny.
+_AT_SCALE = {
+  "quantum": 1, "packed_rows": 4, "remat": "all", "attention_block": 512
+}  # fmt: skip
+
 # What a checkpoint remembers, and a resumed run cannot differ in.
 REMEMBERED = (
   "model", "task", "task_arg", "eval_task", "reward", "reward_model", "system",
   "objective",
   "engine", "learning_rate", "learning_rate_end", "num_warmup_updates",
-  "weight_decay", "max_grad_norm", "dtype", "clip_low", "clip_high", "kl",
-  "correction", *_HELP,
+  "weight_decay", "max_grad_norm", "dtype", "remat", "attention_block",
+  "clip_low", "clip_high", "kl", "correction", *_HELP,
 )  # fmt: skip
 
 
@@ -237,13 +260,25 @@ def config(recipe: setup.Recipe) -> grpo.Config:
   for name in ("max_prompt_tokens", "max_new_tokens"):
     if given[name] is None:
       given[name] = getattr(recipe, name)
+  for name in ("quantum", "packed_rows"):
+    given[name] = _unless_tiny(name)
   if given["drift_every"] is None:
     given["drift_every"] = 10 if FLAGS.staleness else 0
+  by_default = "token_truncated" if FLAGS.staleness else "none"
   return grpo.Config(
     **given,
     kl_fn=setup.KLS[FLAGS.kl],
-    correction_fn=setup.CORRECTIONS[FLAGS.correction],
+    correction_fn=setup.CORRECTIONS[FLAGS.correction or by_default],
   )
+
+
+def network_options() -> dict[str, Any]:
+  """Returns how networks compute: arguments of `transformer.language_model`."""
+  return {
+    "compute_dtype": setup.DTYPES[FLAGS.dtype],
+    "remat_policy": setup.REMATS[_unless_tiny("remat") or "none"],
+    "attention_block_size": _unless_tiny("attention_block"),
+  }
 
 
 def num_sft_updates() -> int:
@@ -265,3 +300,14 @@ def learning_rate_end() -> float:
   if FLAGS.learning_rate_end is not None:
     return FLAGS.learning_rate_end
   return 0.0 if FLAGS.model == setup.TINY else learning_rate()
+
+
+def _unless_tiny(name: str) -> Any:
+  """Returns a flag that bounds memory, None for 0.
+
+  Where it was not given, a model that is not tiny gets what any can do with.
+  """
+  given = getattr(FLAGS, name)
+  if given is None and FLAGS.model != setup.TINY:
+    given = _AT_SCALE[name]
+  return given or None

@@ -89,6 +89,13 @@ CORRECTIONS: dict[str, grpo_config.CorrectionFn | None] = {
   ),
 }
 DTYPES = {"float32": jax.numpy.float32, "bfloat16": jax.numpy.bfloat16}
+# What the backward pass computes again of a block: nothing, all but its
+# products with weights, all.
+REMATS: dict[str, Callable[..., bool] | None] = {
+  "none": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "all": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,8 +155,15 @@ class RewardModel:
   params: types.Params
 
 
-def load_reward_model(name: str | None, model: Model) -> RewardModel | None:
+def load_reward_model(
+  name: str | None, model: Model, options: Mapping[str, Any]
+) -> RewardModel | None:
   """Returns the reward model of a Hugging Face folder; None for None.
+
+  Args:
+    name: the folder.
+    model: whose answers it will rate.
+    options: of `transformer.critic`.
 
   Raises:
     ValueError: there is no such folder, it holds no network of one value, or
@@ -170,7 +184,7 @@ def load_reward_model(name: str | None, model: Model) -> RewardModel | None:
       " tokenizer"
     )
   return RewardModel(
-    network=transformer.critic(checkpoint.config),
+    network=transformer.critic(checkpoint.config, **options),
     params=jax.tree.map(jax.numpy.asarray, checkpoint.params),
   )
 

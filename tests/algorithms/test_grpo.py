@@ -52,7 +52,7 @@ def engine_of(config, model=MODEL):
 
 def make(config=CONFIG, objective=None, optimizer=None, **options):
   return grpo.make(
-    MODEL,
+    options.pop("model", MODEL),
     options.pop("engine", None) or engine_of(config),
     options.pop("ask_fn", ask),
     options.pop("score_fn", score),
@@ -537,23 +537,50 @@ def test_what_a_reward_model_says_is_added_to_the_score():
     np.testing.assert_array_equal(a, b)
 
 
+def after_two_iterations(config, model=MODEL, critic=CRITIC):
+  """Returns networks and metrics, where all kinds of networks read."""
+  algorithm = make(config, model=model, critic=critic, reward_model=critic)
+  rated = jax.tree.map(jnp.ones_like, CRITIC.init(jax.random.key(1)))
+  state = algorithm.init(PARAMS, jax.random.key(0), rated)
+  for _ in range(2):
+    state, metrics = algorithm.iteration(state)
+  return state.learner.params, metrics
+
+
+def assert_close(a, b):
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), a, b
+  )
+
+
 @compiles
 @pytest.mark.parametrize("quantum", [None, 2])
 def test_packed_rows_give_the_numbers_of_padded_ones(quantum):
   config = dataclasses.replace(
     CONFIG, quantum=quantum, max_new_tokens=5, kl_weight=0.1
   )
-  options = {"critic": CRITIC, "reward_model": CRITIC}
-  rated = jax.tree.map(jnp.ones_like, CRITIC.init(jax.random.key(1)))
-  found = []
-  for packed_rows in (None, 3):
-    algorithm = make(
-      dataclasses.replace(config, packed_rows=packed_rows), **options
-    )
-    state = algorithm.init(PARAMS, jax.random.key(0), rated)
-    for _ in range(2):
-      state, metrics = algorithm.iteration(state)
-    found.append((state.learner.params, metrics))
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *found
+  assert_close(
+    after_two_iterations(dataclasses.replace(config, packed_rows=3)),
+    after_two_iterations(config),
+  )
+
+
+@compiles
+@pytest.mark.parametrize(
+  "policy",
+  [
+    jax.checkpoint_policies.nothing_saveable,
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  ],
+)
+def test_what_bounds_memory_gives_the_same_numbers(policy):
+  options = {"remat_policy": policy, "attention_block_size": 2}
+  config = settings.to_config(FOUND)
+  assert_close(
+    after_two_iterations(
+      dataclasses.replace(CONFIG, quantum=1, packed_rows=2),
+      transformer.language_model(config, **options),
+      transformer.critic(config, **options),
+    ),
+    after_two_iterations(CONFIG),
   )

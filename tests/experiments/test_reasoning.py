@@ -62,6 +62,51 @@ def params_of(directory):
   return dict(huggingface.named_tensors(params))
 
 
+SHOW = """
+import json, sys
+from experiments import reasoning, reasoning_flags, reasoning_setup
+reasoning.FLAGS(sys.argv)
+config = reasoning_flags.config(reasoning_setup.OTHER)
+network = reasoning_flags.network_options()
+print(json.dumps({
+  "quantum": config.quantum,
+  "packed_rows": config.packed_rows,
+  "drift_every": config.drift_every,
+  "correction": getattr(config.correction_fn, "__name__", None),
+  "remat": getattr(network["remat_policy"], "__name__", None),
+  "attention_block": network["attention_block_size"],
+}))
+"""
+
+
+@pytest.mark.parametrize(
+  ("flags", "expected"),
+  [
+    ([], [None, None, 0, None, None, None]),
+    (["--staleness=1"], [None, None, 10, "token_truncated", None, None]),
+    (
+      ["--staleness=1", "--correction=none", "--drift_every=0", "--quantum=2"],
+      [2, None, 0, None, None, None],
+    ),
+    (["--model=big"], [1, 4, 0, None, "nothing_saveable", 512]),
+    (
+      ["--model=big", "--quantum=0", "--packed_rows=0", "--remat=none"]
+      + ["--attention_block=0"],
+      [None, None, 0, None, None, None],
+    ),
+  ],
+)
+def test_flags_that_are_not_given_suit_the_model_and_the_plan(flags, expected):
+  told = subprocess.run(
+    [sys.executable, "-c", SHOW, *flags],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert list(json.loads(told.stdout).values()) == expected
+
+
 def test_a_killed_run_resumes_bitwise(tmp_path):
   flags = [*SMALL, "--num_iterations=6", "--checkpoint_every=2"]
   run(*flags, f"--run_dir={tmp_path / 'whole'}")
