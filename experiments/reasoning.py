@@ -76,7 +76,7 @@ def _run() -> None:
   plan_flags.check("channel_tokens")
   if FLAGS.plan is None and FLAGS.num_devices > 1:
     # Some stages are no program: there is nothing that could be fused.
-    FLAGS.plan = "collocated"
+    FLAGS["plan"].value = "collocated"
     print(
       f"--plan=collocated over {FLAGS.num_devices} devices, as none is given"
     )
