@@ -34,7 +34,7 @@ from rlinf_jax import checkpoints, rollout, runtime, types
 from rlinf_jax.algorithms import grpo, grpo_config
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.reporting import curves, metrics, progress
-from rlinf_jax.training import post_training, tasks, warm_start
+from rlinf_jax.training import judgements, post_training, tasks, warm_start
 from scheduler import errors
 
 FLAGS = flags.FLAGS
@@ -46,9 +46,10 @@ def main(argv: list[str]) -> None:
   """Post-trains, judges and reports."""
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-  _configure()
   try:
-    _run()
+    directory = reasoning_flags.run_directory()
+    _configure()
+    _run(directory)
   except (
     ValueError,
     ImportError,
@@ -59,7 +60,9 @@ def main(argv: list[str]) -> None:
     post_training.DriftError,
     FloatingPointError,
   ) as error:
-    sys.exit(f"error: {error}")
+    # Notes say where what was learnt so far is.
+    notes = getattr(error, "__notes__", [])
+    sys.exit("\n".join([f"error: {error}", *notes]))
 
 
 def _configure() -> None:
@@ -71,8 +74,7 @@ def _configure() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def _run() -> None:
-  directory = reasoning_flags.run_directory()
+def _run(directory: pathlib.Path) -> None:
   plan_flags.check("channel_tokens")
   if FLAGS.plan is None and FLAGS.num_devices > 1:
     # Some stages are no program: there is nothing that could be fused.
@@ -80,7 +82,7 @@ def _run() -> None:
     print(
       f"--plan=collocated over {FLAGS.num_devices} devices, as none is given"
     )
-  settings = {name: getattr(FLAGS, name) for name in reasoning_flags.REMEMBERED}
+  settings = reasoning_flags.settings()
   recipe = setup.recipe(FLAGS.task)
   task_args = setup.read_args(FLAGS.task_arg)
   reward = FLAGS.reward or recipe.reward
@@ -197,7 +199,9 @@ def _post_train(
     reward_params = parts.reward_model.params
 
   def init(display: progress.Progress) -> grpo.TrainState:
-    params = parts.model.params
+    params, rates = jax.tree.map(
+      jax.numpy.asarray, (parts.model.params, reward_params)
+    )
     if reasoning_flags.num_sft_updates():
       params = warm_start.fine_tune(
         parts.language_model,
@@ -209,7 +213,7 @@ def _post_train(
         max_answer_tokens=config.max_new_tokens,
         display=display,
       )
-    return algorithm.init(params, key, reward_params)
+    return algorithm.init(params, key, rates)
 
   return post_training.post_train(
     algorithm,
@@ -236,7 +240,7 @@ def _post_train(
       algorithm.init, parts.model.params, key, reward_params
     ),
     metadata=settings,
-    must_match=[k for k in reasoning_flags.REMEMBERED if k != "eval_task"],
+    must_match=reasoning_flags.FIXED,
     more_fn=functools.partial(_sync_metrics, engine),
     sync_fn=_sync_fn(engine),
     transform=plan_flags.transform(
@@ -332,18 +336,17 @@ def _report(
       step_name="iterations",
     )
     print(f"curve: {curve}")
+  folder = setup.save_model(directory / "model", model, result.params)
+  print(f"model after {result.num_iterations:,} iterations: {folder}")
   if result.after is None:
     print(
       f"stopped after {result.num_iterations:,} iterations; go on with\n"
       f"  python -m experiments.reasoning --resume={directory}"
     )
     return
-  post_training.write_samples(
+  judgements.write_samples(
     directory / "samples.md", result.before, result.after
   )
-  folder = directory / "model"
-  if not folder.exists():
-    print(f"model: {setup.save_model(folder, model, result.params)}")
   print(
     f"greedy accuracy {result.before.accuracy.estimate:.1%} ->"
     f" {result.after.accuracy.estimate:.1%}"

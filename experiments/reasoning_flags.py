@@ -75,7 +75,9 @@ flags.DEFINE_bool(
   "With --staleness: new weights reach vLLM at once; answers under way go on"
   " with them, and each token has its version.",
 )
-flags.DEFINE_integer("num_iterations", 400, "Trips through the flow.", 0)
+flags.DEFINE_integer(
+  "num_iterations", 400, "Trips through the flow, those before a resume too.", 0
+)
 flags.DEFINE_integer(
   "sft_updates",
   None,
@@ -201,7 +203,12 @@ flags.DEFINE_integer(
   1,
 )
 flags.DEFINE_string("run_dir", None, "Default: runs/TASK/DATE-TIME.")
-flags.DEFINE_string("resume", None, "Folder of a run to go on with.")
+flags.DEFINE_string(
+  "resume",
+  None,
+  "Folder of a run to go on with, from its latest checkpoint and with its"
+  " flags; those that say what is learnt must stay as they are.",
+)
 flags.DEFINE_integer(
   "checkpoint_every", 50, "Iterations between checkpoints.", 1
 )
@@ -220,12 +227,20 @@ _AT_SCALE = {
 }  # fmt: skip
 
 # What a checkpoint remembers, and a resumed run cannot differ in.
-REMEMBERED = (
-  "model", "task", "task_arg", "eval_task", "reward", "reward_model", "system",
-  "objective",
+FIXED = (
+  "model", "task", "task_arg", "reward", "reward_model", "system", "objective",
   "engine", "learning_rate", "learning_rate_end", "num_warmup_updates",
-  "weight_decay", "max_grad_norm", "dtype", "remat", "attention_block",
-  "clip_low", "clip_high", "kl", "correction", *_HELP,
+  "weight_decay", "max_grad_norm", "dtype", "clip_low", "clip_high", "kl",
+  "correction", *(name for name in _HELP if name != "packed_rows"),
+)  # fmt: skip
+# What it remembers besides: a flag given to the resumed run has its way.
+CHANGEABLE = (
+  "num_iterations", "plan", "staleness", "memory_gb", "profile",
+  "partial_rollouts", "channel_tokens", "packed_rows", "num_devices",
+  "remat", "attention_block",
+  "rollout_python", "num_replicas", "rollout_threads", "max_drift", "eval_task",
+  "num_eval_prompts", "eval_every", "checkpoint_every", "keep", "num_scorers",
+  "score_deadline_s", "tracker",
 )  # fmt: skip
 
 
@@ -248,10 +263,24 @@ def run_directory() -> pathlib.Path:
   if FLAGS.run_dir not in (None, FLAGS.resume):
     raise ValueError("give --resume or --run_dir, not both")
   saved = checkpoints.read_metadata(directory / post_training.CHECKPOINTS)
-  for name in REMEMBERED:
+  for name in (*FIXED, *CHANGEABLE):
     if not FLAGS[name].present and name in saved:
       setattr(FLAGS, name, saved[name])
+  num_before = saved.get("num_iterations", FLAGS.num_iterations)
+  if FLAGS.num_iterations != num_before and (
+    learning_rate_end() != learning_rate()
+  ):
+    print(
+      f"with --num_iterations={FLAGS.num_iterations} instead of {num_before}"
+      " the learning rate falls along another line: the run is not bitwise one"
+      " that was never interrupted"
+    )
   return directory
+
+
+def settings() -> dict[str, Any]:
+  """Returns what a checkpoint is to remember."""
+  return {name: getattr(FLAGS, name) for name in (*FIXED, *CHANGEABLE)}
 
 
 def config(recipe: setup.Recipe) -> grpo.Config:

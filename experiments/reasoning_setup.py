@@ -7,10 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from envs import user_file
 from rlinf_jax import data, losses, rewards, rollout, types
@@ -104,15 +106,18 @@ class Model:
 
   Attributes:
     config: its sizes.
-    params: float32; drawn anew for the tiny one.
+    params: float32, of NumPy: a run keeps them beside what learns; drawn anew
+      for the tiny one.
     tokenizer: its own.
     source: the folder that it came from; None for the tiny one.
+    dtype: of the weights in that folder, and of those that are written.
   """
 
   config: transformer.Config
   params: types.Params
   tokenizer: types.Tokenizer
   source: pathlib.Path | None
+  dtype: np.typing.DTypeLike = np.float32
 
 
 def load_model(name: str, *, seed: int) -> Model:
@@ -128,7 +133,12 @@ def load_model(name: str, *, seed: int) -> Model:
     config = tiny_config(tokenizer.vocab_size)
     model = transformer.language_model(config)
     params = jax.jit(model.init)(jax.random.key(seed))
-    return Model(config=config, params=params, tokenizer=tokenizer, source=None)
+    return Model(
+      config=config,
+      params=jax.device_get(params),
+      tokenizer=tokenizer,
+      source=None,
+    )
   folder = pathlib.Path(name)
   if not folder.is_dir():
     raise ValueError(
@@ -138,18 +148,19 @@ def load_model(name: str, *, seed: int) -> Model:
   # First what is quickly read: an unknown architecture, a missing tokenizer.
   huggingface.read_config(folder)
   hf_tokenizer = data.HuggingFaceTokenizer(folder)
-  checkpoint = huggingface.load(folder)
+  checkpoint = huggingface.load(folder, dtype=None)
   return Model(
     config=checkpoint.config,
-    params=jax.tree.map(jax.numpy.asarray, checkpoint.params),
+    params=jax.tree.map(lambda x: np.asarray(x, np.float32), checkpoint.params),
     tokenizer=hf_tokenizer,
     source=folder,
+    dtype=checkpoint.params["embedding"].dtype,
   )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RewardModel:
-  """A network that rates answers, and its parameters."""
+  """A network that rates answers, and its parameters, of NumPy."""
 
   network: transformer.Transformer
   params: types.Params
@@ -185,7 +196,7 @@ def load_reward_model(
     )
   return RewardModel(
     network=transformer.critic(checkpoint.config, **options),
-    params=jax.tree.map(jax.numpy.asarray, checkpoint.params),
+    params=checkpoint.params,
   )
 
 
@@ -210,19 +221,32 @@ def tiny_config(vocab_size: int) -> transformer.Config:
 def save_model(
   folder: pathlib.Path, model: Model, params: types.Params
 ) -> pathlib.Path:
-  """Writes a folder that `transformers` and vLLM load; returns it."""
+  """Writes a folder that `transformers` and vLLM load; returns it.
+
+  What was there before is replaced when the new folder is complete.
+  """
   tokenizer = model.tokenizer
+  written, replaced = (
+    folder.with_name(f"{folder.name}.{name}") for name in ("new", "old")
+  )
+  for left in (written, replaced):  # by a run that was killed here
+    shutil.rmtree(left, ignore_errors=True)
   huggingface.save(
-    folder,
+    written,
     model.config,
     jax.device_get(params),
     source=model.source,
+    dtype=model.dtype,
     extra={"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
     if model.source is None
     else None,
   )
   if model.source is None:
-    tokenizer.write(folder)
+    tokenizer.write(written)
+  if folder.exists():
+    folder.rename(replaced)
+  written.rename(folder)
+  shutil.rmtree(replaced, ignore_errors=True)
   return folder
 
 

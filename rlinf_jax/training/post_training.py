@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +16,13 @@ import numpy as np
 from rlinf_jax import checkpoints, runtime, types
 from rlinf_jax.algorithms import grpo
 from rlinf_jax.reporting import interrupts, metrics, progress
-from rlinf_jax.training import stopping, tasks
+from rlinf_jax.training import judgements, stopping, tasks
 
 CHECKPOINTS = "checkpoints"
+# The first judgement, kept for a run that is resumed.
+BEFORE = "before.json"
+
+IterateFn = Callable[[grpo.TrainState, int], Generator[Any, None, None]]
 
 
 class DriftError(RuntimeError):
@@ -32,7 +37,8 @@ class Options:
     directory: of the run: metrics, checkpoints.
     num_iterations: in all, those before a resume included.
     judge_every: iterations between evaluations; None is at the end only.
-    checkpoint_every: iterations between checkpoints; None is at the end only.
+    checkpoint_every: iterations between checkpoints; None is at the start and
+      at the end only.
     keep: checkpoints left on disk.
     max_minutes: wall time after which the run saves and stops.
     resume: whether to go on from the latest checkpoint.
@@ -60,7 +66,7 @@ class Result:
     num_iterations: those before a resume included.
     is_finished: False where it was interrupted or out of time.
     wall_time_s: of this process, from the first compilation on.
-    before: of the model that the run began (or was resumed) with.
+    before: of the model that the run began with, before any resume.
     after: of the model that it came to; None where it is not finished.
     params: of that model.
   """
@@ -106,30 +112,37 @@ def post_train(
     explain: whether to print the plan, what it was predicted to take and what
       it took.
 
+  Whatever an iteration raises, the state before it is saved first, and the
+  error has a note that says so.
+
   Raises:
     CheckpointError: there is nothing to resume, or not of this run.
     DriftError: the engine does not generate with the trainer's weights.
-    FloatingPointError: the loss is no longer a number. The last checkpoint is
-      from before.
+    FloatingPointError: the loss is no longer a number.
   """
   start_s = time.monotonic()
   saved = options.directory / CHECKPOINTS
-  first = 0
+  first, is_saved = 0, False
   if options.resume:
-    first = checkpoints.read_metadata(saved)["progress"]["num_iterations"]
+    found = checkpoints.read_metadata(saved)
+    first = found["progress"]["num_iterations"]
+    is_saved = found == _record(metadata, first)
   with (
     progress.open_progress(
       total_steps=options.num_iterations, first_step=first
     ) as display,
     interrupts.graceful_interrupt(notify=display.show_notice) as interrupt,
   ):
-    if options.resume:
+
+    def begin() -> grpo.TrainState:
+      if not options.resume:
+        return init_fn(display)
       state, _ = checkpoints.restore(
         saved, abstract_state, metadata=metadata, must_match=must_match
       )
       display.print(f"resumed after {first:,} iterations from {saved}")
-    else:
-      state = init_fn(display)
+      return state
+
     with metrics.open_writers(
       options.directory,
       trackers=options.trackers,
@@ -146,8 +159,11 @@ def post_train(
         more_fn=more_fn,
         sync_fn=sync_fn,
       )
-      iterate = _iterate(algorithm, transform, display, explain)
-      result = run.to_the_end(state, first, iterate, interrupt)
+      iterate = _iterate(algorithm, transform, display, explain, options)
+      # No name of this function's keeps the first state in memory.
+      result = run.to_the_end(
+        begin(), first, iterate, interrupt, is_saved=is_saved
+      )
   return result
 
 
@@ -168,38 +184,52 @@ class _Run:
     self,
     state: grpo.TrainState,
     done: int,
-    iterate: Callable[[grpo.TrainState, int], Iterator[Any]],
+    iterate: IterateFn,
     interrupt: interrupts.Interrupt,
+    *,
+    is_saved: bool,
   ) -> Result:
     options = self.options
-    judged_at = saved_at = first = done
-    before = after = self._judge(state, done)
-    iterations = iterate(state, max(options.num_iterations - done, 0))
-    before_s = time.monotonic()
-    while done < options.num_iterations and not self._must_stop(interrupt):
-      state, row = next(iterations)
-      row = {k: float(v) for k, v in jax.device_get(row).items()}
-      row |= {"seconds": time.monotonic() - before_s, **self.more_fn()}
-      done += 1
-      if self.sync_fn is not None:
-        self.sync_fn(_weights(state))
-      self._report(done, row)
-      if options.judge_every and done - judged_at >= options.judge_every:
-        after, judged_at = self._judge(state, done), done
-      if options.checkpoint_every and (
-        done - saved_at >= options.checkpoint_every
-      ):
+    judged_at = saved_at = done
+    if not is_saved:
+      self._save(state, done)
+    try:
+      after = self._judge(state, done)
+      before = self._first_judgement(after)
+      num_left = max(options.num_iterations - done, 0)
+      with contextlib.closing(iterate(state, num_left)) as iterations:
+        before_s = time.monotonic()
+        while done < options.num_iterations and not self._must_stop(interrupt):
+          after_it, row = next(iterations)
+          row = {k: float(v) for k, v in jax.device_get(row).items()}
+          row |= {"seconds": time.monotonic() - before_s, **self.more_fn()}
+          self._report(done + 1, row)
+          state, done = after_it, done + 1
+          if self.sync_fn is not None:
+            self.sync_fn(_weights(state))
+          if options.judge_every and done - judged_at >= options.judge_every:
+            after, judged_at = self._judge(state, done), done
+          if options.checkpoint_every and (
+            done - saved_at >= options.checkpoint_every
+          ):
+            self._save(state, done)
+            saved_at = done
+          before_s = time.monotonic()
+      if saved_at < done:
         self._save(state, done)
         saved_at = done
-      before_s = time.monotonic()
-    close = getattr(iterations, "close", None)
-    if close is not None:
-      close()
-    if saved_at < done or done == first:
-      self._save(state, done)
-    is_finished = done >= options.num_iterations
-    if is_finished and judged_at < done:
-      after = self._judge(state, done)
+      is_finished = done >= options.num_iterations
+      if is_finished and judged_at < done:
+        after = self._judge(state, done)
+    except Exception as error:
+      # Whatever it was: nothing of what was learnt before is to be lost.
+      if saved_at < done:
+        self._save(state, done)
+      error.add_note(
+        f"The state after {done:,} iterations is saved; go on with"
+        f" --resume={options.directory}"
+      )
+      raise
     return Result(
       num_iterations=done,
       is_finished=is_finished,
@@ -224,11 +254,11 @@ class _Run:
       raise FloatingPointError(
         f"loss {row['loss']} and gradient norm {row['grad_norm']} in iteration"
         f" {done:,} are not both finite. Lower --learning_rate, or look at what"
-        " the loss divides by. Checkpoints, where there are any, are from"
-        " before."
+        " the loss divides by."
       )
     max_drift = self.options.max_drift
-    if max_drift is not None and row["drift"] > max_drift:
+    # Written so that NaN is too much as well.
+    if max_drift is not None and not row["drift"] <= max_drift:
       raise DriftError(
         f"in iteration {done:,} the engine's log-probability of a token that it"
         f" sampled differs from the trainer's by {row['drift']:.3g} nats, with"
@@ -257,14 +287,26 @@ class _Run:
     )
     return judgement
 
+  def _first_judgement(self, judgement: tasks.Judgement) -> tasks.Judgement:
+    """Returns that of the run's begin, which is written there."""
+    path = self.options.directory / BEFORE
+    if self.options.resume and path.is_file():
+      return judgements.read(path)
+    judgements.write(path, judgement)
+    return judgement
+
   def _save(self, state: grpo.TrainState, done: int) -> None:
     checkpoints.save(
       self.options.directory / CHECKPOINTS,
       done,
       state,
-      metadata={**self.metadata, "progress": {"num_iterations": done}},
+      metadata=_record(self.metadata, done),
       keep=self.options.keep,
     )
+
+
+def _record(metadata: Mapping[str, Any], done: int) -> dict[str, Any]:
+  return {**metadata, "progress": {"num_iterations": done}}
 
 
 def _weights(state: grpo.TrainState) -> types.Weights:
@@ -276,10 +318,11 @@ def _iterate(
   transform: Callable[..., runtime.M2Flow] | None,
   display: progress.Progress,
   explain: bool,
-) -> Callable[[grpo.TrainState, int], Iterator[Any]]:
+  options: Options,
+) -> IterateFn:
   """Returns what runs iterations: stage by stage, or under a plan."""
 
-  def eagerly(state: grpo.TrainState, num: int) -> Iterator[Any]:
+  def eagerly(state: grpo.TrainState, num: int) -> Generator[Any, None, None]:
     for _ in range(num):
       state, row = algorithm.iteration(state)
       yield state, row
@@ -292,16 +335,22 @@ def _iterate(
 
   planned = transform(algorithm.iteration, notify=show)
 
-  def under_plan(state: grpo.TrainState, num: int) -> Iterator[Any]:
+  def under_plan(
+    state: grpo.TrainState, num: int
+  ) -> Generator[Any, None, None]:
     with display.phase("trace, measure and plan"):
       planned.prepare(state)
     if explain:
       display.print(planned.explain())
+    iterations = planned.iterate(state, [()] * num)
+    del state  # or the first would stay in memory
     try:
-      yield from planned.iterate(state, [()] * num)
+      yield from iterations
     finally:
       if explain:
         display.print(planned.compare())
+        for path in planned.write_report(options.directory / "plan"):
+          display.print(f"written: {path}")
 
   return under_plan
 
@@ -324,24 +373,3 @@ def write_result(path: pathlib.Path, result: Result) -> None:
     "after": told(result.after),
   }
   path.write_text(json.dumps(record, indent=2) + "\n")
-
-
-def write_samples(
-  path: pathlib.Path, before: tasks.Judgement, after: tasks.Judgement
-) -> None:
-  """Writes the same prompts' greedy answers before and after, as Markdown."""
-  lines = [
-    "| prompt | reference | before | reward | after | reward |",
-    "| --- | --- | --- | --- | --- | --- |",
-  ]
-  for (old, old_reward), (new, new_reward) in zip(
-    before.samples, after.samples
-  ):
-    cells = [old.prompt, old.answer, old.response, f"{old_reward:g}"]
-    cells += [new.response, f"{new_reward:g}"]
-    lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-  path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _cell(text: str) -> str:
-  return text.replace("|", "\\|").replace("\n", "<br>")

@@ -126,7 +126,7 @@ def test_a_killed_run_resumes_bitwise(tmp_path):
   process.send_signal(signal.SIGKILL)
   process.wait()
   # The flags of the run are remembered.
-  run(f"--resume={killed}", "--num_iterations=6", "--num_eval_prompts=4")
+  run(f"--resume={killed}")
   assert rows_of(killed) == rows_of(tmp_path / "whole")
   whole, resumed = params_of(tmp_path / "whole"), params_of(killed)
   assert whole.keys() == resumed.keys()
@@ -148,10 +148,21 @@ def test_a_run_leaves_what_it_promises(tmp_path):
     *SMALL[:1],
     *SMALL[2:],
     f"--model={first / 'model'}",
+    "--max_prompt_tokens=8",
+    "--max_new_tokens=8",
     "--num_iterations=1",
     f"--run_dir={tmp_path / 'second'}",
   )
   assert "holds a run already" in run(*flags, check=False).stderr
+  # A run that goes on replaces the model, and begins where it began.
+  (first / "model" / "of_before").touch()
+  result = run(f"--resume={first}", "--num_iterations=3")
+  assert "instead of 2 the learning rate falls" in result.stdout
+  assert len(rows_of(first)) == 3
+  assert not (first / "model" / "of_before").exists()
+  more = json.loads((first / "result.json").read_text())
+  assert more["num_iterations"] == 3
+  assert more["before"] == told["before"]
 
 
 @pytest.mark.parametrize(

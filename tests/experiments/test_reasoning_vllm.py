@@ -122,7 +122,7 @@ def test_a_killed_trainer_leaves_nothing_and_resumes(tmp_path):
   while any(is_running(child.pid) for child in family):
     assert time.monotonic() < deadline, family
     time.sleep(0.1)
-  run(f"--resume={killed}", "--num_iterations=8", "--num_eval_prompts=8")
+  run(f"--resume={killed}")
   assert [r["step"] for r in rows_of(killed)] == list(range(1, 9))
   rewards = [
     [row["reward"] for row in rows_of(tmp_path / name)]

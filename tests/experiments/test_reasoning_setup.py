@@ -1,0 +1,44 @@
+"""What a run of `reasoning` is made of."""
+
+from __future__ import annotations
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from experiments import reasoning_setup as setup
+from rlinf_jax.models import huggingface
+
+
+def test_a_model_takes_the_place_of_the_one_that_was_written_before(tmp_path):
+  model = setup.load_model(setup.TINY, seed=0)
+  folder = tmp_path / "model"
+  setup.save_model(folder, model, model.params)
+  # Left behind by runs that were killed while they wrote.
+  for name in ("model.new", "model.old"):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "left").touch()
+  more = jax.tree.map(lambda x: x + 1, model.params)
+  setup.save_model(folder, model, more)
+  assert [path.name for path in tmp_path.iterdir()] == ["model"]
+  found = setup.load_model(str(folder), seed=0)
+  jax.tree.map(np.testing.assert_array_equal, found.params, more)
+  assert found.tokenizer.encode("1+1=") == model.tokenizer.encode("1+1=")
+
+
+def test_a_model_is_written_as_precisely_as_it_came(tmp_path):
+  tiny = setup.load_model(setup.TINY, seed=0)
+  folder = tmp_path / "bfloat16"
+  huggingface.save(
+    folder,
+    tiny.config,
+    tiny.params,
+    dtype=ml_dtypes.bfloat16,
+    extra={"eos_token_id": 1},
+  )
+  tiny.tokenizer.write(folder)
+  model = setup.load_model(str(folder), seed=0)
+  assert {x.dtype.name for x in jax.tree.leaves(model.params)} == {"float32"}
+  written = setup.save_model(tmp_path / "model", model, model.params)
+  found = huggingface.load(written, dtype=None)
+  assert found.params["embedding"].dtype == ml_dtypes.bfloat16
