@@ -30,7 +30,7 @@ from absl import app, flags, logging
 
 from experiments import plan_flags, reasoning_flags
 from experiments import reasoning_setup as setup
-from rlinf_jax import checkpoints, rollout, runtime, types
+from rlinf_jax import checkpoints, rewards, rollout, runtime, types
 from rlinf_jax.algorithms import grpo, grpo_config
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.reporting import curves, metrics, progress
@@ -57,6 +57,8 @@ def main(argv: list[str]) -> None:
     runtime.StageError,
     runtime.DeadlineError,
     checkpoints.CheckpointError,
+    rewards.ScorerError,
+    rollout.EngineError,
     post_training.DriftError,
     FloatingPointError,
   ) as error:

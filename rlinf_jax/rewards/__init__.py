@@ -10,13 +10,14 @@ from rlinf_jax.rewards.extraction import boxed, last_number, tagged, whole
 from rlinf_jax.rewards.formats import REASONING, matches
 from rlinf_jax.rewards.lengths import finished, near_length
 from rlinf_jax.rewards.matching import exact_match
-from rlinf_jax.rewards.scorers import GYM, MATH, Scorers
+from rlinf_jax.rewards.scorers import GYM, MATH, ScorerError, Scorers
 from rlinf_jax.rewards.scores import Scores, score
 
 __all__ = [
   "GYM",
   "MATH",
   "REASONING",
+  "ScorerError",
   "Scorers",
   "Scores",
   "boxed",

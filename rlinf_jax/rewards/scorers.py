@@ -38,6 +38,10 @@ GYM = f"{_FOLDER / 'gym_score.py'}:score"
 _HOPELESS = 16
 
 
+class ScorerError(RuntimeError):
+  """A reward function cannot be used: as it is, or since it was closed."""
+
+
 class _Outcome(NamedTuple):
   kind: Literal["good", "hung", "crashed", "raised", "refused"]
   reward: float = 0.0
@@ -64,7 +68,7 @@ class Scorers:
   Raises:
     ValueError: the source is not of that form, or there is no such file.
     ImportError: the file lacks the function, or what it imports is missing.
-    RuntimeError: the file raised another error, or was late.
+    ScorerError: the file raised another error, or was late.
   """
 
   def __init__(
@@ -136,13 +140,13 @@ class Scorers:
 
     Raises:
       ValueError: the function returned no finite number.
-      RuntimeError: these are closed, or the function has failed on every
+      ScorerError: these are closed, or the function has failed on every
         response since the start, and there were many.
     """
     pending: list[futures.Future[_Outcome]] = []
     with self._lock:
       if self._is_closed:
-        raise RuntimeError(f"The processes of {self._source} were closed.")
+        raise ScorerError(f"The processes of {self._source} were closed.")
       for completion in completions:
         future: futures.Future[_Outcome] = futures.Future()
         pending.append(future)
@@ -188,7 +192,7 @@ class Scorers:
       self._num_failures += len(kinds) - num_good
       is_hopeless = not self._has_succeeded and self._num_failures >= _HOPELESS
     if is_hopeless:
-      raise RuntimeError(
+      raise ScorerError(
         f"{self._source} failed on each of the first {self._num_failures} "
         f"responses (of the last {len(kinds)}: {result.num_hung} were late, "
         f"{result.num_crashed} ended the process, {result.num_raised} raised "
@@ -264,17 +268,17 @@ class _Process:
     where = f"{settings['path']}:{settings['name']}"
     reply = self._exchange(json.dumps(settings), deadline_s)
     if reply == "hung":
-      raise RuntimeError(
+      raise ScorerError(
         f"{where} was not imported within {deadline_s} s. If that is how long "
         "it takes, give it more."
       )
     if reply == "crashed":
-      raise RuntimeError(
+      raise ScorerError(
         f"The process that imports {where} ended by itself; what it said is on "
         "stderr."
       )
     if isinstance(reply, dict) and "error" in reply:
-      error = ImportError if reply["is_import"] else RuntimeError
+      error = ImportError if reply["is_import"] else ScorerError
       raise error(f"{where} cannot be loaded.\n{reply['error']}")
 
   def ask(self, request: str, *, deadline_s: float) -> _Outcome:

@@ -1,7 +1,7 @@
 """Generation: what continues prompts, and with which probabilities."""
 
 from rlinf_jax.rollout.distributions import log_distribution
-from rlinf_jax.rollout.engines import Engine, JaxEngine
+from rlinf_jax.rollout.engines import Engine, EngineError, JaxEngine
 from rlinf_jax.rollout.sampler import (
   Decoder,
   Sampler,
@@ -17,6 +17,7 @@ __all__ = [
   "Completions",
   "Decoder",
   "Engine",
+  "EngineError",
   "JaxEngine",
   "Request",
   "Sampler",

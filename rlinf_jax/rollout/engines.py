@@ -18,6 +18,10 @@ from rlinf_jax.rollout import sampler as sampler_lib
 from rlinf_jax.types import Completions, Request, Weights
 
 
+class EngineError(RuntimeError):
+  """What generates cannot go on: it did not start, ended, or was closed."""
+
+
 class Engine(Protocol):
   """Continues prompts."""
 

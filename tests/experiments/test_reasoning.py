@@ -254,6 +254,13 @@ def empty_reward(tmp_path):
   return [f"--reward={file}:reward", "--num_iterations=1"]
 
 
+def python_without_numpy(tmp_path):
+  python = tmp_path / "python"
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+  python.chmod(0o755)
+  return ["--engine=vllm", f"--rollout_python={python}"]
+
+
 BAD = {
   "task": (lambda p: ["--task=chess"], "--task=chess is not known"),
   "task_arg": (lambda p: ["--task_arg=digits=2"], "--task_arg of arithmetic"),
@@ -265,6 +272,7 @@ BAD = {
   "prompt": (lambda p: ["--max_prompt_tokens=3"], "max_prompt_tokens = 3"),
   "context": (lambda p: ["--max_new_tokens=1000"], "the model's context"),
   "empty_reward": (empty_reward, "expected a finite number"),
+  "rollout_python": (python_without_numpy, "has no module 'numpy'"),
   "staleness": (lambda p: ["--staleness=1"], "needs --plan"),
   "channel": (lambda p: ["--channel_tokens=9"], "--channel_tokens needs"),
   "loss": (exploding_loss, "are not both finite"),
@@ -279,6 +287,27 @@ def test_bad_input_gets_one_clear_error(name, tmp_path):
   assert result.returncode == 1, result.stdout
   assert message in result.stderr
   assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+  ("body", "message"),
+  [
+    ("  return 1\n1 / 0\n", "ZeroDivisionError"),
+    ("  return completion.no_such\n", "failed on each of the first"),
+  ],
+  ids=["at import", "always"],
+)
+def test_a_reward_that_fails_is_quoted(body, message, tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(f"def reward(completion):\n{body}")
+  flags = [*SMALL, f"--reward={file}:reward", f"--run_dir={tmp_path / 'bad'}"]
+  result = run(*flags, "--num_iterations=4", check=False)
+  assert result.returncode == 1, result.stdout
+  assert f"error: {file}:reward" in result.stderr
+  assert message in result.stderr
+  assert "experiments/reasoning.py" not in result.stderr
+  if "first" in message:
+    assert "go on with --resume=" in result.stderr
 
 
 @pytest.mark.skipif(

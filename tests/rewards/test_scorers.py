@@ -190,7 +190,7 @@ def test_what_is_no_number_is_refused(scorers, response, returned):
 def test_a_function_that_never_worked_is_given_up(source):
   with rewards.Scorers(source) as scorers:
     assert scorers.score(responses(*15 * ["raise"])).num_raised == 15
-    with pytest.raises(RuntimeError, match="each of the first 16 "):
+    with pytest.raises(rewards.ScorerError, match="each of the first 16 "):
       scorers.score(responses("raise"))
 
 
@@ -204,7 +204,7 @@ def test_closed_processes_are_gone_and_say_so(source):
   assert len(set(processes(source)) - before) == 2
   scorers.close()
   assert set(processes(source)) <= before
-  with pytest.raises(RuntimeError, match="were closed"):
+  with pytest.raises(rewards.ScorerError, match="were closed"):
     scorers.score(responses("1"))
 
 
@@ -245,9 +245,14 @@ def test_a_process_dies_with_its_parent_while_it_hangs(source):
       "no function 'score'; it has other",
     ),
     ("import no_such_module", "score", ImportError, "no_such_module"),
-    ("1 / 0", "score", RuntimeError, "ZeroDivisionError"),
-    ("import os; os._exit(1)", "score", RuntimeError, "ended by itself"),
-    ("import time; time.sleep(99)", "score", RuntimeError, "within 1.0 s"),
+    ("1 / 0", "score", rewards.ScorerError, "ZeroDivisionError"),
+    ("import os; os._exit(1)", "score", rewards.ScorerError, "ended by itself"),
+    (
+      "import time; time.sleep(99)",
+      "score",
+      rewards.ScorerError,
+      "within 1.0 s",
+    ),
   ],
 )
 def test_a_file_that_cannot_be_loaded_is_refused(

@@ -291,7 +291,9 @@ def test_an_engine_that_always_fails_says_how_it_did_first(
   make, tmp_path, fault, reason
 ):
   engine = make(fault=fault, num_retries=1)
-  with pytest.raises(RuntimeError, match="failed 2 times in a row") as error:
+  with pytest.raises(
+    rollout.EngineError, match="failed 2 times in a row"
+  ) as error:
     engine.generate(weights(), REQUEST)
   assert reason in str(error.value)
   assert str(tmp_path / "rollout_0.log") in str(error.value)
@@ -300,7 +302,7 @@ def test_an_engine_that_always_fails_says_how_it_did_first(
 
 def test_silence_is_taken_for_a_failure(make):
   engine = make(fault="hangs", num_retries=0, deadline_s=0.3)
-  with pytest.raises(RuntimeError, match="said nothing for 0.3 s"):
+  with pytest.raises(rollout.EngineError, match="said nothing for 0.3 s"):
     engine.generate(weights(), REQUEST)
 
 
@@ -313,7 +315,9 @@ def test_a_process_that_idles_is_not_silent(make, tmp_path):
 
 
 def test_a_process_that_dies_at_start_is_quoted(make, tmp_path):
-  with pytest.raises(RuntimeError, match="ended while it started") as error:
+  with pytest.raises(
+    rollout.EngineError, match="ended while it started"
+  ) as error:
     make(fault="dies at start")
   assert "no memory left" in str(error.value)
   assert str(tmp_path / "rollout_0.log") in str(error.value)
@@ -325,7 +329,9 @@ def test_a_python_without_numpy_is_told_in_one_sentence(tmp_path):
   python = tmp_path / "python"
   python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
   python.chmod(0o755)
-  with pytest.raises(RuntimeError, match="has no module 'numpy'") as error:
+  with pytest.raises(
+    rollout.EngineError, match="has no module 'numpy'"
+  ) as error:
     vllm.VllmEngine(
       tmp_path,
       SAMPLING,
@@ -338,7 +344,7 @@ def test_a_python_without_numpy_is_told_in_one_sentence(tmp_path):
 
 
 def test_a_process_that_starts_late_is_given_up(make, tmp_path):
-  with pytest.raises(RuntimeError, match="did not start within 0.5 s"):
+  with pytest.raises(rollout.EngineError, match="did not start within 0.5 s"):
     make(fault="starts late", start_deadline_s=0.5)
   assert of_this_test(tmp_path) == []
 
@@ -433,7 +439,7 @@ def test_closing_leaves_no_process_and_ends_who_waits(make, tmp_path):
     pending = pool.submit(engine.generate, weights(), REQUEST, sampling=endless)
     await_log(tmp_path, "step")
     engine.close()
-    with pytest.raises(RuntimeError, match="was closed"):
+    with pytest.raises(rollout.EngineError, match="was closed"):
       pending.result()
   assert of_this_test(tmp_path) == []
 

@@ -92,7 +92,7 @@ class VllmEngine:
     ValueError: there is no such folder or Python, vLLM does not know the
       network, or an argument.
     ModuleNotFoundError: that Python lacks vLLM.
-    RuntimeError: a process ended while it started, or was late.
+    EngineError: a process ended while it started, or was late.
   """
 
   place = "process"
@@ -209,7 +209,7 @@ class VllmEngine:
       ValueError: a prompt is empty, longer than its row or, with the tokens to
         come, than the context, or has unknown tokens; or the weights are of
         other names or shapes.
-      RuntimeError: this was closed, or generation failed too often in a row.
+      EngineError: this was closed, or generation failed too often in a row.
     """
     sampling = sampling or self._sampling
     as_numpy: Any = np.asarray
@@ -238,7 +238,7 @@ class VllmEngine:
 
     Raises:
       ValueError: the weights are of other names or shapes.
-      RuntimeError: this was closed, or a process ended meanwhile.
+      EngineError: this was closed, or a process ended meanwhile.
     """
     published = self._hold(weights)
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_jax.rollout import engines
 from rlinf_jax.rollout.vllm.child import wire
 
 _LAST_LINES = 20
@@ -24,7 +25,7 @@ _GRACE_S = 3.0
 OnMessage = Callable[[wire.Message], None]
 
 
-class ProcessError(RuntimeError):
+class ProcessError(engines.EngineError):
   """A process ended, or was silent for too long."""
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from absl import logging
 
+from rlinf_jax.rollout import engines
 from rlinf_jax.rollout.vllm import calls, process, versions
 from rlinf_jax.rollout.vllm.child import wire
 
@@ -42,7 +43,7 @@ class Failures:
       if len(self._errors) <= self._limit:
         return
       first = self._errors[0]
-    raise RuntimeError(
+    raise engines.EngineError(
       f"Generation failed {self._limit + 1} times in a row, with no sample"
       f" between. The first time: {first}"
     ) from first
@@ -98,7 +99,7 @@ class Replica:
     """Starts the process, where there is none.
 
     Raises:
-      RuntimeError: it was closed, or has failed too often.
+      EngineError: it was closed, or has failed too often.
     """
     with self._telling:
       self._running()
@@ -153,7 +154,7 @@ class Replica:
   def _running(self) -> process.Process:
     with self._lock:
       if self._is_closed:
-        raise RuntimeError("The rollout engine was closed.")
+        raise engines.EngineError("The rollout engine was closed.")
       if self._process is not None:
         return self._process
     self._failures.check()
@@ -164,7 +165,7 @@ class Replica:
     running.listen(self._on_message, lambda e: self._on_end(running, e))
     if is_closed:
       running.close()
-      raise RuntimeError("The rollout engine was closed.")
+      raise engines.EngineError("The rollout engine was closed.")
     return running
 
   def _load(
