@@ -209,6 +209,22 @@ def test_interrupted_samples_go_on_by_newer_weights_and_say_so(make, tmp_path):
   np.testing.assert_array_equal(got.token[0, 0], expected)
 
 
+def test_several_newer_versions_interrupt_one_call(make, tmp_path):
+  engine = make(
+    rollout.Sampling(max_new_tokens=200), step_s=0.01, interrupt=True
+  )
+  with futures.ThreadPoolExecutor(2) as pool:
+    first = pool.submit(engine.generate, weights(7, 0), REQUEST)
+    await_log(tmp_path, "step")
+    for version in (1, 2, 3):
+      engine.sync(weights(7 + version, version))
+      assert not first.done()  # none has waited for it
+    got = first.result()
+  assert {0, 3} <= set(got.version[0, 0])
+  expected = np.arange(22, 222) + got.version[0, 0]
+  np.testing.assert_array_equal(got.token[0, 0], expected % 100)
+
+
 def test_older_weights_do_not_replace_newer_ones_that_interrupt(make, tmp_path):
   engine = make(interrupt=True)
   engine.generate(weights(8, 1), REQUEST)

@@ -226,9 +226,14 @@ class VllmEngine:
       published = self._hold(weights)
       try:
         self._submit(call, rows, published)
-        rows = call.wait()
+        if not self._is_interrupting:
+          rows = call.wait()
       finally:
         self._versions.release(published)
+      if self._is_interrupting:
+        # Of what it began with no more is needed: it goes on with the newest.
+        # Held, it would leave no memory for a second newer version.
+        rows = call.wait()
     return call.completions()
 
   def sync(self, weights: rollout.Weights) -> WeightSync:
