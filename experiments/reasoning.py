@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import pathlib
 import sys
 import time
@@ -71,6 +72,8 @@ def _configure() -> None:
   if not FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)
   jax.config.update("jax_num_cpu_devices", FLAGS.num_devices)
+  if FLAGS.engine == "vllm" and (options := setup.client_options(os.environ)):
+    jax.config.update("jax_pjrt_client_create_options", options)
   if FLAGS.compilation_cache:
     folder = pathlib.Path(FLAGS.compilation_cache).expanduser()
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -78,6 +81,7 @@ def _configure() -> None:
 
 def _run(directory: pathlib.Path) -> None:
   plan_flags.check("channel_tokens")
+  reasoning_flags.check()
   if FLAGS.plan is None and FLAGS.num_devices > 1:
     # Some stages are no program: there is nothing that could be fused.
     FLAGS["plan"].value = "collocated"
@@ -86,7 +90,7 @@ def _run(directory: pathlib.Path) -> None:
     )
   settings = reasoning_flags.settings()
   recipe = setup.recipe(FLAGS.task)
-  task_args = setup.read_args(FLAGS.task_arg)
+  task_args = setup.read_args(FLAGS.task_arg, flag="task_arg")
   reward = FLAGS.reward or recipe.reward
   config = reasoning_flags.config(recipe)
   objective = setup.objective(
@@ -235,7 +239,7 @@ def _post_train(
       max_minutes=FLAGS.max_minutes,
       resume=FLAGS.resume is not None,
       trackers=FLAGS.tracker,
-      max_drift=FLAGS.max_drift,
+      max_drift=setup.max_drift(FLAGS.max_drift, engine, dtype=FLAGS.dtype),
     ),
     init_fn=init,
     abstract_state=jax.eval_shape(
@@ -314,6 +318,7 @@ def _engine(
     num_replicas=FLAGS.num_replicas,
     num_threads=FLAGS.rollout_threads,
     context_size=config.max_prompt_tokens + config.max_new_tokens,
+    engine_arguments=setup.read_args(FLAGS.rollout_arg, flag="rollout_arg"),
     interrupt=FLAGS.partial_rollouts,
   ) as engine:
     print(

@@ -69,6 +69,13 @@ flags.DEFINE_integer(
   " --num_replicas.",
   1,
 )
+flags.DEFINE_multi_string(
+  "rollout_arg",
+  [],
+  "Argument of vLLM's engine, as name=value, such as tensor_parallel_size=2,"
+  " max_num_seqs=256 or gpu_memory_utilization=0.6 (default: 0.45, beside a"
+  " trainer with as much); may be given several times.",
+)
 flags.DEFINE_bool(
   "partial_rollouts",
   False,
@@ -184,9 +191,10 @@ flags.DEFINE_float(
 )
 flags.DEFINE_float(
   "max_drift",
-  0.1,
+  None,
   "Nats by which the engine's log-probabilities may differ from the trainer's"
-  " under the same weights, before the run stops.",
+  " under the same weights, before the run stops. Default: 1e-3 where both"
+  " compute in float32 on CPUs, else 0.1.",
   0.0,
 )
 flags.DEFINE_integer(
@@ -238,9 +246,9 @@ CHANGEABLE = (
   "num_iterations", "plan", "staleness", "memory_gb", "profile",
   "partial_rollouts", "channel_tokens", "packed_rows", "num_devices",
   "remat", "attention_block",
-  "rollout_python", "num_replicas", "rollout_threads", "max_drift", "eval_task",
-  "num_eval_prompts", "eval_every", "checkpoint_every", "keep", "num_scorers",
-  "score_deadline_s", "tracker",
+  "rollout_python", "num_replicas", "rollout_threads", "rollout_arg",
+  "max_drift", "eval_task", "num_eval_prompts", "eval_every",
+  "checkpoint_every", "keep", "num_scorers", "score_deadline_s", "tracker",
 )  # fmt: skip
 
 
@@ -281,6 +289,37 @@ def run_directory() -> pathlib.Path:
 def settings() -> dict[str, Any]:
   """Returns what a checkpoint is to remember."""
   return {name: getattr(FLAGS, name) for name in (*FIXED, *CHANGEABLE)}
+
+
+def check() -> None:
+  """Raises ValueError for flags that do nothing without others; warns of one.
+
+  What a resumed run remembers was checked when it began.
+  """
+  for needed, is_given, names in (
+    (
+      f"--objective={setup.PPO}",
+      FLAGS.objective == setup.PPO,
+      ("discount", "gae_lambda", "value_weight", "value_clip"),
+    ),
+    ("--kl_weight", FLAGS.kl_weight, ("kl", "kl_in_reward")),
+    ("--reward_model", FLAGS.reward_model, ("reward_model_weight",)),
+    (
+      "--engine=vllm",
+      FLAGS.engine == "vllm",
+      ("num_replicas", "rollout_threads", "rollout_arg"),
+    ),
+  ):
+    for name in names:
+      if not is_given and FLAGS[name].value != FLAGS[name].default:
+        raise ValueError(
+          f"--{name} does nothing without {needed}; give both, or neither"
+        )
+  if FLAGS.kl_weight and FLAGS.kl == "k1" and not FLAGS.kl_in_reward:
+    print(
+      "--kl=k1 in a loss has a gradient of mean zero, and pulls nowhere: give"
+      " --kl_in_reward, or --kl=k2 or k3"
+    )
 
 
 def config(recipe: setup.Recipe) -> grpo.Config:

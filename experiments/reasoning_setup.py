@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,13 +251,55 @@ def save_model(
   return folder
 
 
+def max_drift(
+  given: float | None, engine: rollout.Engine, *, dtype: str
+) -> float:
+  """Returns by how many nats engine and trainer may differ.
+
+  Args:
+    given: what was asked for; None is 1e-3 where both compute in float32, on
+      CPUs (GPUs round the factors of their products), else 0.1.
+    engine: what generates.
+    dtype: of the trainer's products, and of those of an engine in JAX.
+  """
+  if given is not None:
+    return given
+  dtypes = {dtype}
+  if isinstance(engine, rollout.VllmEngine):
+    dtypes.add(engine.dtype)
+  is_exact = dtypes == {"float32"} and jax.default_backend() == "cpu"
+  return 1e-3 if is_exact else 0.1
+
+
+def client_options(environ: Mapping[str, str]) -> dict[str, float] | None:
+  """Returns options of JAX's client by which vLLM has room on the same GPU.
+
+  JAX would take 75 % of the memory as it starts, and vLLM then not begin.
+
+  Args:
+    environ: None is returned where it says what JAX may take.
+  """
+  said = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+  is_said = any(
+    name in environ for name in (*said, "XLA_PYTHON_CLIENT_PREALLOCATE")
+  )
+  plugins = importlib.metadata.entry_points(group="jax_plugins")
+  if is_said or not any("cuda" in plugin.name for plugin in plugins):
+    return None
+  return {"memory_fraction": 0.45}
+
+
 def recipe(task: str) -> Recipe:
   """Returns the settings that suit a task."""
   return RECIPES.get(task, OTHER)
 
 
-def read_args(given: Sequence[str]) -> dict[str, Any]:
+def read_args(given: Sequence[str], *, flag: str) -> dict[str, Any]:
   """Returns {"name": value} of "name=value", values as Python writes them.
+
+  Args:
+    given: such texts.
+    flag: what they were given by.
 
   Raises:
     ValueError: one is not of that form.
@@ -265,7 +308,7 @@ def read_args(given: Sequence[str]) -> dict[str, Any]:
   for text in given:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-      raise ValueError(f"--task_arg={text} is not of the form name=value")
+      raise ValueError(f"--{flag}={text} is not of the form name=value")
     try:
       found[name] = ast.literal_eval(value)
     except (ValueError, SyntaxError):

@@ -274,6 +274,9 @@ BAD = {
   "empty_reward": (empty_reward, "expected a finite number"),
   "rollout_python": (python_without_numpy, "has no module 'numpy'"),
   "staleness": (lambda p: ["--staleness=1"], "needs --plan"),
+  "value_clip": (lambda p: ["--value_clip=1"], "without --objective=ppo"),
+  "kl_in_reward": (lambda p: ["--kl_in_reward"], "without --kl_weight"),
+  "rollout_arg": (lambda p: ["--rollout_arg=a=1"], "without --engine=vllm"),
   "channel": (lambda p: ["--channel_tokens=9"], "--channel_tokens needs"),
   "loss": (exploding_loss, "are not both finite"),
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import jax
 import ml_dtypes
 import numpy as np
+import pytest
 
 from experiments import reasoning_setup as setup
 from rlinf_jax.models import huggingface
@@ -42,3 +45,36 @@ def test_a_model_is_written_as_precisely_as_it_came(tmp_path):
   written = setup.save_model(tmp_path / "model", model, model.params)
   found = huggingface.load(written, dtype=None)
   assert found.params["embedding"].dtype == ml_dtypes.bfloat16
+
+
+def test_arguments_are_as_python_writes_them():
+  given = ["a=2", "b=0.5", "c=True", "d=some text", "e=x=y"]
+  assert setup.read_args(given, flag="rollout_arg") == {
+    "a": 2,
+    "b": 0.5,
+    "c": True,
+    "d": "some text",
+    "e": "x=y",
+  }
+  with pytest.raises(ValueError, match="--rollout_arg=a is not of the form"):
+    setup.read_args(["a"], flag="rollout_arg")
+
+
+def test_little_drift_is_borne_where_both_compute_exactly():
+  engine = object()  # in JAX
+  assert setup.max_drift(None, engine, dtype="float32") == 1e-3
+  assert setup.max_drift(None, engine, dtype="bfloat16") == 0.1
+  assert setup.max_drift(0.5, engine, dtype="float32") == 0.5
+
+
+def test_a_gpu_s_memory_is_divided_unless_someone_says(monkeypatch):
+  assert setup.client_options({}) is None  # on this machine
+  plugin = importlib.metadata.EntryPoint("xla_cuda13", "a", "jax_plugins")
+  monkeypatch.setattr(
+    importlib.metadata,
+    "entry_points",
+    lambda group: [plugin] if group == plugin.group else [],
+  )
+  assert setup.client_options({}) == {"memory_fraction": 0.45}
+  for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"):
+    assert setup.client_options({name: "0.9"}) is None

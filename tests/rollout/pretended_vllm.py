@@ -30,6 +30,7 @@ class Arithmetic:
 
   tensors = {"a": [2, 3], "b": [4]}
   description = "arithmetic"
+  dtype = "float32"
   vocabulary_size = 100
 
   def __init__(self, settings):

@@ -424,6 +424,15 @@ def test_a_folder_without_a_network_is_refused(tmp_path):
     )
 
 
+def test_an_argument_that_is_chosen_for_vllm_is_refused(make):
+  with pytest.raises(ValueError, match="Given load_format, max_model_len for"):
+    make(max_model_len=10, load_format="auto", step_s=0.0)
+
+
+def test_an_engine_says_how_precisely_it_computes(make):
+  assert make().dtype == "float32"
+
+
 def test_a_python_that_is_not_there_is_refused(tmp_path):
   (tmp_path / "config.json").write_text("{}")
   with pytest.raises(ValueError, match="a Python that can be run"):

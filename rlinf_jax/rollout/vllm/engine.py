@@ -22,6 +22,19 @@ from rlinf_jax.types import Params
 
 _PROGRAM = pathlib.Path(__file__).parent / "child" / "main.py"
 
+# Arguments of vLLM's engine that are chosen here, or in the process.
+_OURS = {
+  "async_scheduling",
+  "generation_config",
+  "load_format",
+  "logprobs_mode",
+  "max_model_len",
+  "model",
+  "skip_tokenizer_init",
+  "weight_transfer_config",
+  "worker_extension_cls",
+}
+
 ToTensors = Callable[[Params], Mapping[str, Any]]
 
 
@@ -80,7 +93,9 @@ class VllmEngine:
       take the same ones: give one.
     context_size: the most tokens of a prompt and its continuation; None is what
       the model was made for.
-    engine_arguments: further arguments of vLLM's engine, by name.
+    engine_arguments: further arguments of vLLM's engine, by name, such as
+      tensor_parallel_size. Of a GPU it takes 0.45 of the memory where
+      gpu_memory_utilization does not say otherwise.
     interrupt: see above.
     num_threads: that a process computes with on a CPU; None divides the cores.
     start_deadline_s: for a process to start.
@@ -124,6 +139,12 @@ class VllmEngine:
       raise ValueError(
         f"Given num_replicas={num_replicas}, expected at least 1."
       )
+    if taken := sorted(_OURS & (engine_arguments or {}).keys()):
+      raise ValueError(
+        f"Given {', '.join(taken)} for vLLM's engine, which weights, seeds and"
+        " probabilities depend on here; leave it out. The context's size"
+        " follows from the lengths of prompts and answers."
+      )
     found = shutil.which(python)
     if found is None:
       raise ValueError(
@@ -152,7 +173,7 @@ class VllmEngine:
     self._shapes: dict[str, tuple[int, ...]] = {}
     self._vocabulary_size = 0
     self._context_size = 0
-    self._description = ""
+    self._description = self._dtype = ""
     self._versions = versions.Versions(num_threads=min(4, num_cores))
     log_path = pathlib.Path(log_path)
     failures = replicas.Failures(num_retries)
@@ -185,6 +206,11 @@ class VllmEngine:
   def description(self) -> str:
     """What generates, in words."""
     return self._description
+
+  @property
+  def dtype(self) -> str:
+    """Of its products, such as "float32"."""
+    return self._dtype
 
   @property
   def context_size(self) -> int:
@@ -279,6 +305,7 @@ class VllmEngine:
     self._vocabulary_size = ready["vocabulary_size"]
     self._context_size = ready["context_size"]
     self._description = ready["description"]
+    self._dtype = ready["dtype"]
     return started
 
   def _refusal(

@@ -14,8 +14,10 @@ from vllm import platforms, sampling_params
 from vllm.v1.engine import llm_engine
 
 # Keys and values that a CPU has room for, where nobody says. A GPU's take what
-# memory is free.
+# its share of the memory leaves.
 _CPU_CACHE_BYTES = 1 << 30
+# Of a GPU's memory, where nobody says: the trainer takes as much of the same.
+_GPU_SHARE = 0.45
 
 
 class Generator:
@@ -49,15 +51,18 @@ class Generator:
         # generator back; one on a CPU cannot be, and the engine dies.
         "enable_chunked_prefill": False,
       }
+    else:
+      arguments["gpu_memory_utilization"] = _GPU_SHARE
     self._engine = llm_engine.LLMEngine.from_engine_args(
       vllm.EngineArgs(**{**arguments, **settings["engine"]})
     )
     config = self._engine.model_config
     self.vocabulary_size = config.get_vocab_size()
     self.context_size = config.max_model_len
+    self.dtype = str(config.dtype).removeprefix("torch.")
     self.description = (
       f"vLLM {vllm.__version__} on {platforms.current_platform.device_type},"
-      f" {config.dtype}"
+      f" {self.dtype}"
     )
     self.tensors = _tensors_of(config.hf_config)
     self._engine.model_executor.collective_rpc(

@@ -42,12 +42,14 @@ class Engine(Protocol):
     tensors: the shape of each tensor that a version of the weights has.
     vocabulary_size: tokens that it knows.
     context_size: the most tokens of a prompt and its continuation.
+    dtype: of its products, such as "float32".
     description: what runs, in words.
   """
 
   tensors: Mapping[str, Sequence[int]]
   vocabulary_size: int
   context_size: int
+  dtype: str
   description: str
 
   def add(
@@ -91,6 +93,7 @@ def run(make_engine: Callable[[Mapping[str, Any]], Engine]) -> None:
     "tensors": {name: list(shape) for name, shape in engine.tensors.items()},
     "vocabulary_size": engine.vocabulary_size,
     "context_size": engine.context_size,
+    "dtype": engine.dtype,
     "description": engine.description,
   }
   wire.send(channel, content)
