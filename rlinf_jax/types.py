@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import chex
@@ -111,7 +111,14 @@ class Tokenizer(Protocol):
   def template_fn(self) -> Callable[..., str] | None:
     """A chat's messages -> text; None where there is no chat template."""
 
-  def encode(self, text: str) -> list[int]: ...
+  def encode(self, text: str) -> list[int]:
+    """Returns the tokens of a prompt, with a beginning where models want it."""
+
+  def encode_all(self, texts: Iterable[str]) -> list[list[int]]:
+    """Returns the tokens of each of many prompts, faster than one by one."""
+
+  def encode_answer(self, text: str) -> list[int]:
+    """Returns the tokens of what follows a prompt, without an end."""
 
   def decode(self, ids: Any) -> str:
     """Returns text without special tokens."""

@@ -61,6 +61,14 @@ class CharTokenizer:
         "other prompts, or another alphabet."
       ) from error
 
+  def encode_all(self, texts: Iterable[str]) -> list[list[int]]:
+    """Returns the tokens of each text."""
+    return [self.encode(text) for text in texts]
+
+  def encode_answer(self, text: str) -> list[int]:
+    """Returns the tokens of a text that follows another: the same."""
+    return self.encode(text)
+
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of tokens, without those for padding and the end."""
     return "".join(self._tokens[i] for i in ids if i > self.eos_id)
@@ -174,8 +182,20 @@ class HuggingFaceTokenizer:
 
   def encode(self, text: str) -> list[int]:
     """Returns the tokens of a text, with a beginning where models want one."""
+    return self.encode_all([text])[0]
+
+  def encode_all(self, texts: Iterable[str]) -> list[list[int]]:
+    """Returns the tokens of each text, in as many threads as there are cores.
+
+    The tokenizer takes a template's text to have its special tokens already.
+    """
     has_all = self.template_fn is not None
-    return self._tokenizer.encode(text, add_special_tokens=not has_all)
+    encoded = self._tokenizer(list(texts), add_special_tokens=not has_all)
+    return encoded["input_ids"]
+
+  def encode_answer(self, text: str) -> list[int]:
+    """Returns the tokens of a text that follows another: no beginning."""
+    return self._tokenizer.encode(text, add_special_tokens=False)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of tokens, without special ones."""

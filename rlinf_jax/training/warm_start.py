@@ -72,7 +72,10 @@ def _example(
       f"Given the prompt {prompt.text!r:.60} without an answer, expected one to"
       " learn from. Start from a trained model without --sft_updates."
     )
-  answer = [*task.tokenizer.encode(prompt.answer), task.tokenizer.eos_id]
+  answer = [
+    *task.tokenizer.encode_answer(prompt.answer),
+    task.tokenizer.eos_id,
+  ]
   if len(answer) > max_answer_tokens:
     raise ValueError(
       f"Given the answer {prompt.answer!r:.60} of {len(answer)} tokens with its"

@@ -144,6 +144,36 @@ def test_a_chat_template_gives_a_text_that_needs_no_more_tokens(tmp_path):
   assert tokenizer.encode(text) == data.CharTokenizer().encode(text)
 
 
+def with_beginning(folder):
+  """Writes a tokenizer that begins each text with the token "^"."""
+  data.CharTokenizer().write(folder)
+  path = folder / "tokenizer.json"
+  whole = json.loads(path.read_text())
+  begin = whole["model"]["vocab"]["^"]
+  whole["post_processor"] = {
+    "type": "TemplateProcessing",
+    "single": [
+      {"SpecialToken": {"id": "^", "type_id": 0}},
+      {"Sequence": {"id": "A", "type_id": 0}},
+    ],
+    "pair": [],
+    "special_tokens": {"^": {"id": "^", "ids": [begin], "tokens": ["^"]}},
+  }
+  path.write_text(json.dumps(whole))
+  return begin
+
+
+@pytest.mark.slow
+def test_a_prompt_has_a_beginning_and_an_answer_has_none(tmp_path):
+  begin = with_beginning(tmp_path)
+  tokenizer, plain = data.HuggingFaceTokenizer(tmp_path), data.CharTokenizer()
+  assert tokenizer.encode("1+1=") == [begin, *plain.encode("1+1=")]
+  assert tokenizer.encode_answer("2") == plain.encode("2")
+  assert tokenizer.encode_all(["1", "22"]) == [
+    [begin, *plain.encode(text)] for text in ("1", "22")
+  ]
+
+
 @pytest.mark.slow
 def test_what_ends_an_answer_is_also_in_the_generation_settings(tmp_path):
   data.CharTokenizer().write(tmp_path)
