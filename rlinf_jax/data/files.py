@@ -2,7 +2,8 @@
 
 A row has a prompt, which is a string or a chat (a list of messages with "role"
 and "content"), perhaps an answer, and perhaps metadata, an object. Columns that
-are none of these join the metadata.
+are none of these join the metadata. The layouts of GSM8K, MATH, DAPO-Math-17k
+and of veRL's files are among those that are known.
 """
 
 from __future__ import annotations
@@ -11,27 +12,37 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlinf_jax import types
 
 Path = str | os.PathLike[str]
 
+# Where nobody names a column, the first of these that a row has; "a.b" is the
+# entry "b" of the object "a".
+PROMPTS = ("prompt", "question", "problem")
+ANSWERS = ("answer", "reward_model.ground_truth", "solution")
+
+# GSM8K's answers are prose that ends so.
+_FINAL = re.compile(r"^#### *([^\n]+?)\s*\Z", re.MULTILINE)
+
 
 def read(
   path: Path,
   *,
-  prompt: str = "prompt",
-  answer: str = "answer",
+  prompt: str | None = None,
+  answer: str | None = None,
   metadata: str = "metadata",
 ) -> list[types.Prompt]:
   """Returns the prompts of a file, by its suffix: .jsonl or .parquet.
 
   Args:
     path: of the file.
-    prompt: the name of the column with prompts.
-    answer: of the column with answers; it may be missing.
+    prompt: the name of the column with prompts; None is one of `PROMPTS`.
+    answer: of the column with answers, which may be missing; None is one of
+      `ANSWERS`. Of prose that ends in a line "#### 72", 72 is the answer.
     metadata: of the column with metadata; it may be missing.
 
   Raises:
@@ -54,8 +65,8 @@ def read(
 def read_jsonl(
   path: Path,
   *,
-  prompt: str = "prompt",
-  answer: str = "answer",
+  prompt: str | None = None,
+  answer: str | None = None,
   metadata: str = "metadata",
 ) -> list[types.Prompt]:
   """Returns the prompts of a file with a JSON object on each line.
@@ -88,8 +99,8 @@ def read_jsonl(
 def read_parquet(
   path: Path,
   *,
-  prompt: str = "prompt",
-  answer: str = "answer",
+  prompt: str | None = None,
+  answer: str | None = None,
   metadata: str = "metadata",
 ) -> list[types.Prompt]:
   """Returns the prompts of a Parquet file.
@@ -133,8 +144,8 @@ def _existing(path: Path) -> pathlib.Path:
 def _prompts(
   path: Path,
   rows: Iterable[tuple[str, Any]],
-  prompt: str,
-  answer: str,
+  prompt: str | None,
+  answer: str | None,
   metadata: str,
 ) -> list[types.Prompt]:
   prompts = [
@@ -146,15 +157,23 @@ def _prompts(
 
 
 def _prompt(
-  where: str, row: Any, prompt: str, answer: str, metadata: str
+  where: str,
+  row: Any,
+  prompt: str | None,
+  answer: str | None,
+  metadata: str,
 ) -> types.Prompt:
   if not isinstance(row, Mapping):
     raise ValueError(f"{where} is {row!r:.60}, expected an object.")
-  if prompt not in row:
+  names = PROMPTS if prompt is None else (prompt,)
+  prompt, asked = _find(row, names)
+  if asked is None:
     raise ValueError(
-      f"{where} has no {prompt!r}; it has {', '.join(map(repr, row))}. Name "
-      "the column with prompts."
+      f"{where} has no {' or '.join(map(repr, names))}; it has "
+      f"{', '.join(map(repr, row))}. Name the column with prompts, by "
+      "--task_arg=prompt=NAME."
     )
+  answer, known_answer = _find(row, ANSWERS if answer is None else (answer,))
   others = {k: v for k, v in row.items() if k not in (prompt, answer, metadata)}
   known = row.get(metadata)
   if known is None:
@@ -163,13 +182,24 @@ def _prompt(
     raise ValueError(
       f"{where}: {metadata} is {known!r:.60}, expected an object."
     )
-  text, messages = _question(where, row[prompt])
+  text, messages = _question(where, asked)
   return types.Prompt(
     text=text,
-    answer=_answer(where, row.get(answer)),
+    answer=_answer(where, known_answer),
     metadata={**others, **known},
     messages=messages,
   )
+
+
+def _find(row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, Any]:
+  """Returns the first column that a row has, and what stands there, or None."""
+  for name in names:
+    found: Any = row
+    for part in [name] if name in row else name.split("."):
+      found = found.get(part) if isinstance(found, Mapping) else None
+    if found is not None:
+      return name, found
+  return names[0], None
 
 
 def _question(
@@ -199,7 +229,9 @@ def _answer(where: str, given: Any) -> str:
   if given is None:
     return ""
   if isinstance(given, str):
-    return given
+    final = _FINAL.search(given)
+    # Thousands have commas there.
+    return given if final is None else final[1].replace(",", "")
   if isinstance(given, int) and not isinstance(given, bool):
     return str(given)
   if isinstance(given, float) and math.isfinite(given):

@@ -21,8 +21,8 @@ def reasoning_gym(
 ) -> Sequence[types.Prompt]:
   """Returns a data set of reasoning-gym, by its name there.
 
-  `rewards/gym_score.py:score` scores it, in `rewards.Workers`: many of its
-  tasks have several right answers.
+  `rewards.GYM` scores it, in `rewards.Scorers`: many of its tasks have several
+  right answers.
 
   Args:
     name: such as "chain_sum".

@@ -41,6 +41,73 @@ def test_prompts_of_json_lines(tmp_path):
   assert data.read_jsonl(path) == data.read(path) == PROMPTS
 
 
+GSM8K = {
+  "question": "Natalia sold clips to 48 friends, and half as many in May.",
+  "answer": "She sold 48/2 = <<48/2=24>>24 in May.\n#### 1,072",
+}
+MATH = {
+  "problem": "What is $1+1$?",
+  "level": "Level 1",
+  "type": "Algebra",
+  "solution": "It is $\\boxed{2}$.",
+}
+MATH_500 = {**MATH, "answer": "2", "unique_id": "test/algebra/1.json"}
+VERL = {  # DAPO-Math-17k too
+  "data_source": "math_dapo",
+  "prompt": [{"role": "user", "content": "What is $1+1$?"}],
+  "ability": "MATH",
+  "reward_model": {"ground_truth": "2", "style": "rule"},
+  "extra_info": {"index": 0, "answer": "It is 2."},
+}
+
+
+@pytest.mark.parametrize(
+  ("row", "text", "answer", "metadata"),
+  [
+    (GSM8K, GSM8K["question"], "1072", {}),
+    (MATH, "What is $1+1$?", "It is $\\boxed{2}$.", {"level", "type"}),
+    (
+      MATH_500,
+      "What is $1+1$?",
+      "2",
+      {"level", "type", "solution", "unique_id"},
+    ),
+    (
+      VERL,
+      "What is $1+1$?",
+      "2",
+      {"data_source", "ability", "reward_model", "extra_info"},
+    ),
+  ],
+  ids=["gsm8k", "math", "math-500", "verl"],
+)
+def test_published_layouts_are_known(tmp_path, row, text, answer, metadata):
+  path = written(tmp_path, [json.dumps(row)] * 2)
+  for prompt in data.read(path):
+    assert (prompt.text, prompt.answer) == (text, answer)
+    assert sorted(prompt.metadata) == sorted(metadata)
+
+
+def test_a_column_may_be_within_another(tmp_path):
+  path = written(tmp_path, [json.dumps(VERL)])
+  (prompt,) = data.read(path, answer="extra_info.answer")
+  assert prompt.answer == "It is 2."
+
+
+def test_a_column_that_is_named_is_the_only_one_looked_at(tmp_path):
+  path = written(tmp_path, [json.dumps(MATH_500)])
+  (prompt,) = data.read(path, answer="solution")
+  assert prompt.answer == MATH["solution"]
+  with pytest.raises(ValueError, match="has no 'text'; it has 'problem'"):
+    data.read(path, prompt="text")
+
+
+def test_only_a_last_line_is_a_final_answer(tmp_path):
+  rows = [{"prompt": "a", "answer": x} for x in ("#### 7\nno", "a #### 7")]
+  path = written(tmp_path, map(json.dumps, rows))
+  assert [x.answer for x in data.read(path)] == [x["answer"] for x in rows]
+
+
 def test_columns_may_have_other_names(tmp_path):
   row = {"question": "1+1=", "solution": 2.5, "extra": {"a": 1}, "answer": 0}
   path = written(tmp_path, [json.dumps(row)])
@@ -55,8 +122,8 @@ def test_columns_may_have_other_names(tmp_path):
     ("{", ":2 is no JSON"),
     ("[1]", ":2 is \\[1\\], expected an object"),
     (
-      '{"question": "a", "answer": "b"}',
-      ":2 has no 'prompt'; it has 'question', 'answer'",
+      '{"query": "a", "answer": "b"}',
+      ":2 has no 'prompt' or 'question' or 'problem'; it has 'query', 'answer'",
     ),
     ('{"prompt": ""}', ":2: the prompt is ''"),
     ('{"prompt": []}', ":2: the prompt is \\[\\]"),
