@@ -22,14 +22,14 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import plan_flags, reasoning_flags
+from experiments import plan_flags, reasoning_flags, reasoning_tasks
 from experiments import reasoning_setup as setup
 from rlinf_jax import checkpoints, rewards, rollout, runtime, types
 from rlinf_jax.algorithms import grpo, grpo_config
@@ -89,9 +89,8 @@ def _run(directory: pathlib.Path) -> None:
       f"--plan=collocated over {FLAGS.num_devices} devices, as none is given"
     )
   settings = reasoning_flags.settings()
-  recipe = setup.recipe(FLAGS.task)
+  recipe = reasoning_tasks.recipe(FLAGS.task, is_tiny=FLAGS.model == setup.TINY)
   task_args = setup.read_args(FLAGS.task_arg, flag="task_arg")
-  reward = FLAGS.reward or recipe.reward
   config = reasoning_flags.config(recipe)
   objective = setup.objective(
     FLAGS.objective,
@@ -102,13 +101,22 @@ def _run(directory: pathlib.Path) -> None:
       if getattr(FLAGS, k) is not None
     },
   )
-  asked = setup.prompts(FLAGS.task, task_args, size=1_000_000, seed=FLAGS.seed)
-  judged_by = setup.prompts(
-    FLAGS.eval_task or FLAGS.task,
-    {} if FLAGS.eval_task else task_args,
-    size=FLAGS.num_eval_prompts,
-    seed=FLAGS.seed + 1_000_003,
+  asked = reasoning_tasks.prompts(
+    FLAGS.task, task_args, size=1_000_000, seed=FLAGS.seed
   )
+  eval_task = FLAGS.eval_task or FLAGS.task
+  is_held_out = not FLAGS.eval_task and reasoning_tasks.is_file(FLAGS.task)
+  judged_by: Sequence[types.Prompt] = ()
+  if not is_held_out:
+    is_alike = eval_task == FLAGS.task or (
+      reasoning_tasks.is_file(eval_task) and reasoning_tasks.is_file(FLAGS.task)
+    )
+    judged_by = reasoning_tasks.prompts(
+      eval_task,
+      task_args if is_alike else {},
+      size=FLAGS.num_eval_prompts,
+      seed=FLAGS.seed + 1_000_003,
+    )
   model = setup.load_model(FLAGS.model, seed=FLAGS.seed)
   needed = config.max_prompt_tokens + config.max_new_tokens
   if needed > model.config.context_size:
@@ -117,13 +125,14 @@ def _run(directory: pathlib.Path) -> None:
       f" context has {model.config.context_size}; lower one of them"
     )
   with contextlib.ExitStack() as stack:
-    score_fn = stack.enter_context(
-      setup.scorer(
-        reward,
+    scorer = stack.enter_context(
+      reasoning_tasks.scorer(
+        FLAGS.reward or [recipe.reward],
         num_processes=FLAGS.num_scorers,
         deadline_s=FLAGS.score_deadline_s,
       )
     )
+    score_fn = rewards.FailureCount(scorer)
     make_task = functools.partial(
       tasks.Task,
       tokenizer=model.tokenizer,
@@ -131,9 +140,23 @@ def _run(directory: pathlib.Path) -> None:
       max_prompt_tokens=config.max_prompt_tokens,
       system=FLAGS.system,
     )
-    task = make_task(prompts=asked, order_seed=FLAGS.seed)
-    judged = make_task(prompts=judged_by, order_seed=None)
-    _check_prompts(task, judged)
+    fit = functools.partial(
+      reasoning_tasks.fit, drop_long=FLAGS.drop_long_prompts
+    )
+    task = fit(make_task(prompts=asked, order_seed=FLAGS.seed), FLAGS.task)
+    if is_held_out:
+      task, judged = tasks.hold_out(task, FLAGS.num_eval_prompts)
+      print(
+        f"held out: the last {len(judged.prompts):,} prompts of {FLAGS.task}"
+        f" are judged, the first {len(task.prompts):,} are learnt from;"
+        " --eval_task judges by others"
+      )
+    else:
+      judged = fit(make_task(prompts=judged_by, order_seed=None), eval_task)
+    settings |= {
+      "num_prompts_learnt_from": len(task.prompts),
+      "num_prompts_held_out": len(judged.prompts) if is_held_out else 0,
+    }
     print(
       f"{FLAGS.objective} on {FLAGS.task} by {FLAGS.engine}; run folder"
       f" {directory}",
@@ -175,6 +198,7 @@ def _run(directory: pathlib.Path) -> None:
       reward_model=reward_model,
       task=task,
       judged=judged,
+      failures=score_fn,
       engine=engine,
     )
     result = _post_train(parts, directory, settings)
@@ -191,6 +215,7 @@ class _Parts:
   reward_model: setup.RewardModel | None
   task: tasks.Task
   judged: tasks.Task
+  failures: rewards.FailureCount
   engine: rollout.Engine
 
 
@@ -246,8 +271,15 @@ def _post_train(
       algorithm.init, parts.model.params, key, reward_params
     ),
     metadata=settings,
-    must_match=reasoning_flags.FIXED,
-    more_fn=functools.partial(_sync_metrics, engine),
+    must_match=(
+      *reasoning_flags.FIXED,
+      "num_prompts_learnt_from",
+      "num_prompts_held_out",
+    ),
+    more_fn=lambda: {
+      "failed_rewards": float(parts.failures.take()),
+      **_sync_metrics(engine),
+    },
     sync_fn=_sync_fn(engine),
     transform=plan_flags.transform(
       directory,
@@ -277,13 +309,6 @@ def _sync_metrics(engine: rollout.Engine) -> dict[str, float]:
   if not isinstance(engine, rollout.VllmEngine) or engine.last_sync is None:
     return {}
   return engine.last_sync.metrics()
-
-
-def _check_prompts(*every: tasks.Task) -> None:
-  """Raises ValueError where one of the first prompts cannot be asked."""
-  for task in every:
-    for position in range(min(len(task.prompts), 1000)):
-      task.encode(task.prompts[position])
 
 
 @contextlib.contextmanager

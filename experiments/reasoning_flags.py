@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 
 from experiments import reasoning_setup as setup
+from experiments import reasoning_tasks
 from rlinf_jax import checkpoints
 from rlinf_jax.algorithms import grpo
 from rlinf_jax.reporting import metrics
@@ -24,7 +25,7 @@ flags.DEFINE_string(
   "task",
   "arithmetic",
   "What to learn: one of "
-  + ", ".join(setup.PROCEDURAL)
+  + ", ".join(reasoning_tasks.PROCEDURAL)
   + "; gym:NAME of reasoning-gym; or a .jsonl or .parquet file.",
 )
 flags.DEFINE_multi_string(
@@ -33,13 +34,23 @@ flags.DEFINE_multi_string(
   "Setting of the task, as name=value; may be given several times.",
 )
 flags.DEFINE_string(
-  "eval_task", None, "Another file to judge by; default: --task, other seed."
+  "eval_task",
+  None,
+  "What to judge by, as --task. Default: of a file its last rows, which are not"
+  " learnt from; else --task with another seed.",
 )
-flags.DEFINE_string(
+flags.DEFINE_bool(
+  "drop_long_prompts",
+  False,
+  "Whether prompts of a file that are longer than --max_prompt_tokens are left"
+  " out. Default: they are an error.",
+)
+flags.DEFINE_multi_string(
   "reward",
   None,
-  f"One of {', '.join(setup.REWARDS)}, or path/to/file.py:NAME. Default: the"
-  " task's.",
+  f"One of {', '.join(reasoning_tasks.REWARDS)}, or path/to/file.py:NAME."
+  " Default: the task's. Given several times, each perhaps with a weight"
+  " (format*0.2), they are summed; the first says what is right.",
 )
 flags.DEFINE_string(
   "reward_model",
@@ -143,8 +154,10 @@ flags.DEFINE_enum(
 _HELP = {
   "num_prompts": "Prompts of an iteration.",
   "group_size": "Answers to each.",
-  "max_prompt_tokens": "Of the longest prompt. Default: the task's.",
-  "max_new_tokens": "Of the longest answer. Default: the task's.",
+  "max_prompt_tokens": "Of the longest prompt. Default: the task's for the tiny"
+  " model, else 512.",
+  "max_new_tokens": "Of the longest answer. Default: the task's for the tiny"
+  " model, else 1024.",
   "temperature": "Of sampling.",
   "num_epochs": "Passes over an iteration's answers.",
   "num_minibatches": "Updates per pass.",
@@ -236,10 +249,11 @@ _AT_SCALE = {
 
 # What a checkpoint remembers, and a resumed run cannot differ in.
 FIXED = (
-  "model", "task", "task_arg", "reward", "reward_model", "system", "objective",
-  "engine", "learning_rate", "learning_rate_end", "num_warmup_updates",
-  "weight_decay", "max_grad_norm", "dtype", "clip_low", "clip_high", "kl",
-  "correction", *(name for name in _HELP if name != "packed_rows"),
+  "model", "task", "task_arg", "drop_long_prompts", "reward", "reward_model",
+  "system", "objective", "engine", "learning_rate", "learning_rate_end",
+  "num_warmup_updates", "weight_decay", "max_grad_norm", "dtype", "clip_low",
+  "clip_high", "kl", "correction",
+  *(name for name in _HELP if name != "packed_rows"),
 )  # fmt: skip
 # What it remembers besides: a flag given to the resumed run has its way.
 CHANGEABLE = (
@@ -302,6 +316,11 @@ def check() -> None:
       FLAGS.objective == setup.PPO,
       ("discount", "gae_lambda", "value_weight", "value_clip"),
     ),
+    (
+      "a file for --task or --eval_task",
+      any(map(reasoning_tasks.is_file, (FLAGS.task, FLAGS.eval_task or ""))),
+      ("drop_long_prompts",),
+    ),
     ("--kl_weight", FLAGS.kl_weight, ("kl", "kl_in_reward")),
     ("--reward_model", FLAGS.reward_model, ("reward_model_weight",)),
     (
@@ -322,7 +341,7 @@ def check() -> None:
     )
 
 
-def config(recipe: setup.Recipe) -> grpo.Config:
+def config(recipe: reasoning_tasks.Recipe) -> grpo.Config:
   """Returns how answers are asked for; what no flag says is the task's."""
   given = {name: getattr(FLAGS, name) for name in _HELP}
   for name in ("max_prompt_tokens", "max_new_tokens"):

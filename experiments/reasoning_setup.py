@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from envs import user_file
-from rlinf_jax import data, losses, rewards, rollout, types
+from rlinf_jax import data, losses, rollout, types
 from rlinf_jax.algorithms import grpo_config
 from rlinf_jax.models import huggingface, transformer
 from rlinf_jax.training import tasks
@@ -25,46 +24,6 @@ TINY = "tiny"
 ENGINES = ("vllm", "jax")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-  """Settings that suit a task, for the tiny model where there are any.
-
-  Attributes:
-    reward: a key of `REWARDS`.
-    max_prompt_tokens: of the task's longest prompt.
-    max_new_tokens: of its longest answer, with its end.
-  """
-
-  reward: str
-  max_prompt_tokens: int
-  max_new_tokens: int
-
-
-PROCEDURAL: dict[str, Callable[..., types.Prompt]] = {
-  "arithmetic": data.arithmetic,
-  "sorting": data.sorting,
-  "countdown": data.countdown,
-}
-RECIPES = {
-  "arithmetic": Recipe(reward="exact", max_prompt_tokens=6, max_new_tokens=4),
-  "sorting": Recipe(reward="exact", max_prompt_tokens=24, max_new_tokens=20),
-  "countdown": Recipe(
-    reward="countdown", max_prompt_tokens=28, max_new_tokens=24
-  ),
-}
-# Of checkpoints with a chat template, whose answers are long.
-OTHER = Recipe(reward="math", max_prompt_tokens=512, max_new_tokens=1024)
-
-REWARDS: dict[str, Callable[[], types.RewardFn] | str] = {
-  "exact": lambda: rewards.exact_match(),
-  "last_number": lambda: rewards.exact_match(rewards.last_number),
-  "boxed": lambda: rewards.exact_match(rewards.boxed),
-  "tagged": lambda: rewards.exact_match(rewards.tagged),
-  "countdown": lambda: rewards.countdown(),
-  "tagged_countdown": lambda: rewards.countdown(rewards.tagged),
-  "math": rewards.MATH,
-  "gym": rewards.GYM,
-}
 PPO = "ppo"
 OBJECTIVES: dict[str, Callable[..., losses.Objective]] = {
   "grpo": losses.objectives.grpo,
@@ -289,11 +248,6 @@ def client_options(environ: Mapping[str, str]) -> dict[str, float] | None:
   return {"memory_fraction": 0.45}
 
 
-def recipe(task: str) -> Recipe:
-  """Returns the settings that suit a task."""
-  return RECIPES.get(task, OTHER)
-
-
 def read_args(given: Sequence[str], *, flag: str) -> dict[str, Any]:
   """Returns {"name": value} of "name=value", values as Python writes them.
 
@@ -314,65 +268,6 @@ def read_args(given: Sequence[str], *, flag: str) -> dict[str, Any]:
     except (ValueError, SyntaxError):
       found[name] = value
   return found
-
-
-def prompts(
-  task: str, task_args: Mapping[str, Any], *, size: int, seed: int
-) -> Sequence[types.Prompt]:
-  """Returns a data set by its name.
-
-  Args:
-    task: a key of `PROCEDURAL`, gym:NAME of reasoning-gym, or a file.
-    task_args: of the task's function.
-    size: of a data set that is computed.
-    seed: likewise.
-
-  Raises:
-    ValueError: there is no such task or file, or it takes no such argument.
-    ImportError: what it needs is not installed.
-  """
-  if task in PROCEDURAL:
-    task_fn = functools.partial(PROCEDURAL[task], **task_args)
-    try:
-      task_fn(0, seed)
-    except TypeError as error:
-      raise ValueError(f"--task_arg of {task}: {error}") from error
-    return data.Procedural(task_fn, size=size, seed=seed)
-  if task.startswith("gym:"):
-    return data.reasoning_gym(
-      task.removeprefix("gym:"), size=size, seed=seed, config=task_args
-    )
-  if pathlib.Path(task).suffix in (".jsonl", ".parquet"):
-    return data.read(task, **task_args)
-  raise ValueError(
-    f"--task={task} is not known; give one of {', '.join(PROCEDURAL)},"
-    " gym:NAME of reasoning-gym, or the path of a .jsonl or .parquet file"
-  )
-
-
-@contextlib.contextmanager
-def scorer(
-  reward: str, *, num_processes: int, deadline_s: float
-) -> Iterator[Callable[[Sequence[types.Completion]], rewards.Scores]]:
-  """Yields what computes rewards, by name or "path/to/file.py:NAME".
-
-  Raises:
-    ValueError: there is no such reward.
-    ImportError: what it needs is not installed.
-  """
-  source = REWARDS.get(reward, reward)
-  if not isinstance(source, str):
-    yield functools.partial(rewards.score, source())
-    return
-  if ":" not in source:
-    raise ValueError(
-      f"--reward={reward} is not known; give one of {', '.join(REWARDS)}, or"
-      " path/to/file.py:NAME"
-    )
-  with rewards.Scorers(
-    source, num_processes=num_processes, deadline_s=deadline_s
-  ) as scorers:
-    yield scorers.score
 
 
 def objective(

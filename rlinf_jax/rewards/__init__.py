@@ -11,12 +11,20 @@ from rlinf_jax.rewards.formats import REASONING, matches
 from rlinf_jax.rewards.lengths import finished, near_length
 from rlinf_jax.rewards.matching import exact_match
 from rlinf_jax.rewards.scorers import GYM, MATH, ScorerError, Scorers
-from rlinf_jax.rewards.scores import Scores, score
+from rlinf_jax.rewards.scores import (
+  FailureCount,
+  ScoreFn,
+  Scores,
+  score,
+  weighted_sum,
+)
 
 __all__ = [
+  "FailureCount",
   "GYM",
   "MATH",
   "REASONING",
+  "ScoreFn",
   "ScorerError",
   "Scorers",
   "Scores",
@@ -29,5 +37,6 @@ __all__ = [
   "near_length",
   "score",
   "tagged",
+  "weighted_sum",
   "whole",
 ]

@@ -17,6 +17,8 @@ from absl import logging
 from rlinf_jax import data, rewards, types
 from rlinf_jax.reporting import statistics
 
+_NUM_AT_ONCE = 10_000  # texts, in memory as tokens
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
@@ -33,7 +35,7 @@ class Task:
 
   prompts: Sequence[types.Prompt]
   tokenizer: types.Tokenizer
-  score_fn: Callable[[Sequence[types.Completion]], rewards.Scores]
+  score_fn: rewards.ScoreFn
   max_prompt_tokens: int
   system: str | None = None
   order_seed: int | None = 0
@@ -50,7 +52,7 @@ class Task:
     Raises:
       ValueError: there are none, or more than max_prompt_tokens.
     """
-    text = data.render(prompt, self.tokenizer.template_fn, system=self.system)
+    text = self._render(prompt)
     tokens = self.tokenizer.encode(text)
     if not 1 <= len(tokens) <= self.max_prompt_tokens:
       raise ValueError(
@@ -73,19 +75,41 @@ class Task:
       row[: len(text)] = text
     return token, np.array([len(text) for text in texts], np.int32)
 
+  def lengths(self, num: int | None = None) -> np.ndarray:
+    """Returns how many tokens the prompts have, int64 [num]; None is all."""
+    size = len(self.prompts) if num is None else min(num, len(self.prompts))
+    found: list[int] = []
+    for start in range(0, size, _NUM_AT_ONCE):
+      part = range(start, min(start + _NUM_AT_ONCE, size))
+      texts = [self._render(self.prompts[i]) for i in part]
+      found += [len(tokens) for tokens in self.tokenizer.encode_all(texts)]
+    return np.array(found, np.int64)
+
   def score(
     self, position_b: np.ndarray, completions: types.Completions
   ) -> np.ndarray:
     """Returns rewards float32 [B, G]; 0 where the reward function failed."""
-    found = self.score_fn(self.read(position_b, completions))
-    if found.first_error:
+    found = self.scores(self.read(position_b, completions))
+    return found.reward_b.reshape(completions.length.shape)
+
+  def scores(self, texts: Sequence[types.Completion]) -> rewards.Scores:
+    """Returns rewards of B answers; warns of the first that have none."""
+    found = self.score_fn(texts)
+    if found.num_failed:
       logging.log_first_n(
         logging.WARNING,
-        "the reward function failed on an answer, which is worth 0: %s",
+        "of %d answers %d have no reward, and are worth 0: of %d it was late"
+        " (--score_deadline_s), of %d its process ended, of %d it raised an"
+        " error. failed_rewards counts them from now on. %s",
         1,
+        len(texts),
+        found.num_failed,
+        found.num_hung,
+        found.num_crashed,
+        found.num_raised,
         found.first_error,
       )
-    return found.reward_b.reshape(completions.length.shape)
+    return found
 
   def read(
     self, position_b: np.ndarray, completions: types.Completions
@@ -110,6 +134,69 @@ class Task:
         )
     return texts
 
+  def _render(self, prompt: types.Prompt) -> str:
+    return data.render(prompt, self.tokenizer.template_fn, system=self.system)
+
+
+def check_prompts(task: Task, *, num: int | None = None) -> None:
+  """Raises ValueError where prompts are empty or too long.
+
+  Args:
+    task: whose prompts.
+    num: how many of the first ones to look at; None is all.
+  """
+  length_b = task.lengths(num)
+  longest = int(np.argmax(length_b))
+  num_wrong = int(np.sum(~_fits(task, length_b)))
+  if num_wrong:
+    raise ValueError(
+      f"{num_wrong:,} of {len(length_b):,} prompts do not have 1 to"
+      f" max_prompt_tokens = {task.max_prompt_tokens} tokens; the longest,"
+      f" {task.prompts[longest].text!r:.80}, has {length_b[longest]:,}. Raise"
+      " --max_prompt_tokens (prompt and answer must fit the model's context),"
+      " or leave such prompts of a file out by --drop_long_prompts."
+    )
+
+
+def drop_long_prompts(task: Task) -> tuple[Task, int]:
+  """Returns a task without prompts that do not fit, and how many there were.
+
+  Raises:
+    ValueError: none fits.
+  """
+  is_fit_b = _fits(task, task.lengths())
+  kept = [task.prompts[i] for i in np.flatnonzero(is_fit_b)]
+  if not kept:
+    check_prompts(task)
+  return dataclasses.replace(task, prompts=kept), int(np.sum(~is_fit_b))
+
+
+def hold_out(task: Task, num: int) -> tuple[Task, Task]:
+  """Returns a task without its last prompts, and one of these, in their order.
+
+  Args:
+    task: whose prompts are divided.
+    num: at most a tenth of them are held out, and at least one.
+
+  Raises:
+    ValueError: there is one prompt only.
+  """
+  size = len(task.prompts)
+  if size < 2:
+    raise ValueError(
+      "Given a single prompt, expected at least two: one to learn from and one"
+      " to judge by. Judge by another file, by --eval_task."
+    )
+  first = size - max(1, min(num, size // 10))
+  return (
+    dataclasses.replace(task, prompts=task.prompts[:first]),
+    dataclasses.replace(task, prompts=task.prompts[first:], order_seed=None),
+  )
+
+
+def _fits(task: Task, length_b: np.ndarray) -> np.ndarray:
+  return (length_b >= 1) & (length_b <= task.max_prompt_tokens)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
@@ -117,7 +204,8 @@ class Judgement:
 
   Attributes:
     rewards: over all prompts.
-    accuracy: the share of answers with at least the reward of a right one.
+    accuracy: the share of answers with at least the reward of a right one; of
+      several rewards the first alone counts.
     samples: the first answers, with their rewards.
   """
 
@@ -147,6 +235,7 @@ def judge(
   """
   num_prompts = min(num_prompts, len(task.prompts))
   found: list[float] = []
+  num_right = 0
   samples: list[tuple[types.Completion, float]] = []
   for start in range(0, num_prompts, batch_size):
     position_b = start + np.arange(batch_size)
@@ -160,12 +249,13 @@ def judge(
       is_asked=is_asked,
     )
     completions: Any = jax.device_get(generate_fn(request))
-    reward_b = task.score(position_b, completions)[:, 0]
-    texts = task.read(position_b, completions)
-    pairs = [(t, float(r)) for t, r, ok in zip(texts, reward_b, is_asked) if ok]
-    found += [reward for _, reward in pairs]
+    texts = task.read(position_b, completions)[: int(is_asked.sum())]
+    scored = task.scores(texts)
+    found += scored.reward_b.tolist()
+    first_b = scored.reward_b if scored.first_b is None else scored.first_b
+    num_right += int(np.sum(first_b >= right_reward))
+    pairs = list(zip(texts, scored.reward_b.tolist()))
     samples += pairs[: num_samples - len(samples)]
-  num_right = sum(reward >= right_reward for reward in found)
   return Judgement(
     rewards=statistics.summarise(np.array(found)),
     accuracy=statistics.wilson_interval(num_right, len(found)),

@@ -225,6 +225,39 @@ def test_a_users_own_reward_and_objective_run(tmp_path):
   )
 
 
+GSM8K = [
+  {
+    "question": "Natalia sold 48 clips in April and 24 in May. Altogether?",
+    "answer": "She sold 48+24 = <<48+24=72>>72 clips.\n#### 72",
+  },
+  {
+    "question": "Weng earns $12 an hour. She worked 50 minutes. How much?",
+    "answer": "It is 12/60*50 = $<<12/60*50=10>>10.\n#### 10",
+  },
+]
+
+
+def test_a_file_of_gsm8k_is_learnt_from_as_it_is(tmp_path):
+  path = tmp_path / "gsm8k.jsonl"
+  too_long = {"question": 70 * "1+", "answer": "#### 70"}
+  rows = [too_long, *GSM8K]
+  path.write_text("\n".join(map(json.dumps, rows)))
+  flags = [f"--task={path}", "--reward=math", "--reward=format*0.2"]
+  flags += ["--max_prompt_tokens=80", "--max_new_tokens=8"]
+  flags += ["--num_iterations=1", f"--run_dir={tmp_path / 'run'}"]
+  refused = run(*SMALL, *flags, check=False)
+  assert "1 of 3 prompts do not have 1 to" in refused.stderr
+  result = run(*SMALL, *flags, "--drop_long_prompts")
+  assert "1 of 3 prompts are too long, and left out" in result.stdout
+  assert "the last 1 prompts of" in result.stdout
+  (row,) = rows_of(tmp_path / "run")
+  assert row["failed_rewards"] == 0
+  # The last row was judged.
+  samples = (tmp_path / "run" / "samples.md").read_text()
+  assert "| Weng earns" in samples and "| 10 |" in samples
+  assert "Natalia" not in samples
+
+
 def without_tokenizer(tmp_path):
   run(*SMALL, "--num_iterations=0", f"--run_dir={tmp_path / 'whole'}")
   folder = tmp_path / "whole" / "model"
@@ -276,6 +309,7 @@ BAD = {
   "staleness": (lambda p: ["--staleness=1"], "needs --plan"),
   "value_clip": (lambda p: ["--value_clip=1"], "without --objective=ppo"),
   "kl_in_reward": (lambda p: ["--kl_in_reward"], "without --kl_weight"),
+  "drop": (lambda p: ["--drop_long_prompts"], "without a file for --task"),
   "rollout_arg": (lambda p: ["--rollout_arg=a=1"], "without --engine=vllm"),
   "channel": (lambda p: ["--channel_tokens=9"], "--channel_tokens needs"),
   "loss": (exploding_loss, "are not both finite"),

@@ -13,6 +13,7 @@ from experiments import reasoning_setup as setup
 from rlinf_jax.models import huggingface
 
 
+@pytest.mark.slow
 def test_a_model_takes_the_place_of_the_one_that_was_written_before(tmp_path):
   model = setup.load_model(setup.TINY, seed=0)
   folder = tmp_path / "model"
@@ -29,6 +30,7 @@ def test_a_model_takes_the_place_of_the_one_that_was_written_before(tmp_path):
   assert found.tokenizer.encode("1+1=") == model.tokenizer.encode("1+1=")
 
 
+@pytest.mark.slow
 def test_a_model_is_written_as_precisely_as_it_came(tmp_path):
   tiny = setup.load_model(setup.TINY, seed=0)
   folder = tmp_path / "bfloat16"

@@ -85,3 +85,65 @@ def test_a_judgement_counts_each_prompt_once():
   assert found.accuracy.estimate == pytest.approx(2 / 3)
   assert [t.response for t, _ in found.samples] == ["2", "22", "4"]
   np.testing.assert_array_equal(asked[1].is_asked, [True, False])
+
+
+def test_all_prompts_are_counted_that_are_too_long():
+  with pytest.raises(ValueError, match=r"1 of 3 .* 4 tokens.*'2\+20=', has 5"):
+    tasks.check_prompts(task(max_prompt_tokens=4))
+  with pytest.raises(ValueError, match="2 of 3 .*--drop_long_prompts"):
+    tasks.check_prompts(task(max_prompt_tokens=3))
+  tasks.check_prompts(task())
+  tasks.check_prompts(task(max_prompt_tokens=4), num=1)
+
+
+def test_prompts_that_are_too_long_may_be_left_out():
+  kept, num_dropped = tasks.drop_long_prompts(task(max_prompt_tokens=4))
+  assert [prompt.text for prompt in kept.prompts] == ["1+1=", "3="]
+  assert num_dropped == 1
+  with pytest.raises(ValueError, match="3 of 3"):
+    tasks.drop_long_prompts(task(max_prompt_tokens=1))
+
+
+@pytest.mark.parametrize(
+  ("size", "num", "expected"), [(3, 512, 1), (40, 512, 4), (40, 2, 2)]
+)
+def test_the_last_prompts_are_held_out(size, num, expected):
+  prompts = [types.Prompt(text=f"{i}=") for i in range(size)]
+  asked, judged = tasks.hold_out(task(prompts=prompts, order_seed=7), num)
+  assert [*asked.prompts, *judged.prompts] == prompts
+  assert len(judged.prompts) == expected
+  assert judged.prompt_at(0) == prompts[-expected]
+
+
+def test_a_single_prompt_cannot_be_held_out():
+  with pytest.raises(ValueError, match="--eval_task"):
+    tasks.hold_out(task(prompts=PROMPTS[:1]), 512)
+
+
+def test_the_first_of_several_rewards_says_what_is_right():
+  parts = [
+    (functools.partial(rewards.score, rewards.exact_match()), 0.5),
+    (functools.partial(rewards.score, rewards.finished), 2.0),
+  ]
+  score_fn = functools.partial(rewards.weighted_sum, parts)
+  found = tasks.judge(
+    task(score_fn=score_fn),
+    lambda request: answers("2", "4", "3"),
+    num_prompts=3,
+    batch_size=3,
+  )
+  # 0.5 + 2, 2, 0.5 + 2
+  assert found.rewards.mean == pytest.approx(7 / 3)
+  assert found.accuracy.estimate == pytest.approx(2 / 3)
+
+
+def test_rewards_that_fail_are_told_once(caplog):
+  failing = lambda texts: rewards.Scores(
+    reward_b=np.zeros(len(texts), np.float32), num_hung=1
+  )
+  failed = task(score_fn=failing)
+  for _ in range(3):
+    failed.score(np.array([1, 0]), answers("22", "22"))
+  (line,) = [r.getMessage() for r in caplog.records]
+  assert "of 2 answers 1 have no reward" in line
+  assert "of 1 it was late (--score_deadline_s)" in line

@@ -1,0 +1,78 @@
+"""Tasks and rewards by the names that flags of `reasoning` take."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments import reasoning_tasks
+from rlinf_jax import types
+
+
+def completion(response, *, is_cut=False):
+  return types.Completion(
+    prompt="2+2=", response=response, answer="4", is_cut=is_cut
+  )
+
+
+def score(given, *completions):
+  with reasoning_tasks.scorer(given, num_processes=1, deadline_s=5.0) as scorer:
+    return scorer(completions)
+
+
+def test_rewards_are_weighed_and_summed():
+  good = "<think>2 and 2</think><answer>4</answer>"
+  found = score(
+    ["tagged", "format*0.5", "finished*0.25"],
+    completion(good),
+    completion(good.replace("<think>", ""), is_cut=True),
+    completion("4"),
+  )
+  assert found.reward_b.tolist() == [1.75, 1.0, 0.25]
+  assert found.first_b.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_a_single_reward_is_what_it_says():
+  found = score(["exact"], completion("4"))
+  assert (found.reward_b.tolist(), found.first_b) == ([1.0], None)
+  # Its weight says nothing about what is right.
+  found = score(["exact*0.1"], completion("4"))
+  assert found.reward_b.tolist() == pytest.approx([0.1])
+  assert found.first_b.tolist() == [1.0]
+
+
+def test_rewards_of_files_are_weighed_too_and_their_failures_counted(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text('def f(c):\n  return 1 / (c.response != "no")\n')
+  found = score(["exact", f"{path}:f*-2"], completion("4"), completion("no"))
+  assert found.reward_b.tolist() == [-1.0, 0.0]
+  assert (found.num_raised, found.num_failed) == (1, 1)
+  assert "ZeroDivisionError" in found.first_error
+
+
+@pytest.mark.parametrize("name", ["nice", "format*nice", "nice*2"])
+def test_an_unknown_reward_is_refused(name):
+  with pytest.raises(ValueError, match="nice.* is not known; give one of"):
+    score(["exact", name], completion("4"))
+
+
+def test_what_a_model_says_in_full_needs_room():
+  recipe = reasoning_tasks.recipe
+  tiny, other = (recipe("arithmetic", is_tiny=x) for x in (True, False))
+  assert (tiny.max_prompt_tokens, tiny.max_new_tokens) == (6, 4)
+  assert (other.max_prompt_tokens, other.max_new_tokens) == (512, 1024)
+  assert tiny.reward == other.reward == "exact"
+  assert recipe("gym:chain_sum", is_tiny=False).reward == "gym"
+  assert recipe("gym:chain_sum", is_tiny=True).reward == "gym"
+  assert recipe("some.jsonl", is_tiny=False).reward == "math"
+
+
+def test_a_setting_that_is_no_column_is_refused(tmp_path):
+  path = tmp_path / "some.jsonl"
+  path.write_text(json.dumps({"text": "1+1=", "answer": "2"}))
+  read = lambda args: reasoning_tasks.prompts(str(path), args, size=1, seed=0)
+  assert read({"prompt": "text"})[0].text == "1+1="
+  for args in ({"text": "prompt"}, {"prompt": 3}):
+    with pytest.raises(ValueError, match="is no column of a file"):
+      read(args)
