@@ -22,8 +22,6 @@ from rlinf_jax.runtime import (
 )
 from scheduler.devices import Devices
 
-Key = tuple[int, int]  # iteration, task
-
 
 class Assignments:
   """Items and devices of tasks, in the iterations that are under way.
@@ -64,7 +62,7 @@ class Assignments:
     self._scaled: dict[str, Devices] = {}
     self._arrivals: dict[int, list[streams.Arrivals]] = {}
     self._grown: dict[tuple[int, str], Devices] = {}
-    self._taken: dict[Key, Devices] = {}
+    self._taken: dict[tasks.Key, Devices] = {}
     # Asked for by every task of every iteration.
     self.resources = functools.lru_cache(maxsize=4096)(self._resources)
 
@@ -82,25 +80,25 @@ class Assignments:
     self._grown = {k: v for k, v in self._grown.items() if k[0] != iteration}
     self._taken = {k: v for k, v in self._taken.items() if k[0] != iteration}
 
-  def take(self, key: Key, devices: Devices) -> None:
+  def take(self, key: tasks.Key, devices: Devices) -> None:
     """Notes that a set of devices takes a shared task."""
     self._taken[key] = devices
 
-  def finish(self, key: Key) -> tuple[int, ...]:
+  def finish(self, key: tasks.Key) -> tuple[int, ...]:
     """Notes that a task is done; returns the tasks that have ended by it."""
     iteration, t = key
     if t not in self._call_of:
       return (t,)
     return self._arrivals[iteration][self._call_of[t]].finish(t)
 
-  def is_known(self, key: Key) -> bool:
+  def is_known(self, key: tasks.Key) -> bool:
     """Returns whether it is known which items a task handles."""
     iteration, t = key
     if t not in self._reader_of:
       return True
     return self._arrivals[iteration][self._reader_of[t]].has_come(t)
 
-  def task(self, key: Key) -> tasks.Task:
+  def task(self, key: tasks.Key) -> tasks.Task:
     """Returns a task with its items in this iteration, and its devices now."""
     iteration, t = key
     task = self._plan.tasks[t]
@@ -150,7 +148,10 @@ class Assignments:
     self._scaled[stage] = devices
 
   def grow(
-    self, iteration: int, ended: Collection[Key], started: Collection[Key]
+    self,
+    iteration: int,
+    ended: Collection[tasks.Key],
+    started: Collection[tasks.Key],
   ) -> None:
     """Gives devices that an iteration no longer needs to a stage with more."""
     if self._seconds_fn is None:

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 
 from rlinf_jax.runtime import graphs, iterations, programs, readiness, tasks
 
-Key = tuple[int, int]  # iteration, task
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
@@ -57,21 +55,23 @@ class Channels:
     self._channels = [] if budget is None else _channels(plan, graph)
     self._waiting: list[dict[int, float]] = [{} for _ in self._channels]
     self._lock = threading.Lock()
-    self.held: list[Key] = []
+    self.held: list[tasks.Key] = []
 
   def made(
-    self, key: Key, task: tasks.Task, values: iterations.Iteration
+    self, key: tasks.Key, task: tasks.Task, values: iterations.Iteration
   ) -> None:
     """Notes that a task has ended, and what it has made."""
     self._add(key, task, values, made=True)
 
   def taken(
-    self, key: Key, task: tasks.Task, values: iterations.Iteration
+    self, key: tasks.Key, task: tasks.Task, values: iterations.Iteration
   ) -> None:
     """Notes that a task starts, and what it takes."""
     self._add(key, task, values, made=False)
 
-  def admit(self, keys: Sequence[Key], ready: readiness.Readiness) -> list[Key]:
+  def admit(
+    self, keys: Sequence[tasks.Key], ready: readiness.Readiness
+  ) -> list[tasks.Key]:
     """Returns the tasks that can be handed out, those held back before too.
 
     Args:
@@ -94,7 +94,7 @@ class Channels:
 
   def _add(
     self,
-    key: Key,
+    key: tasks.Key,
     task: tasks.Task,
     values: iterations.Iteration,
     *,
@@ -108,7 +108,7 @@ class Channels:
           before = waiting.get(iteration, 0.0)
           waiting[iteration] = before + (weight if made else -weight)
 
-  def _is_full(self, writer: Key, ready: readiness.Readiness) -> bool:
+  def _is_full(self, writer: tasks.Key, ready: readiness.Readiness) -> bool:
     held = {*self.held, writer}
     return any(
       writer[1] in channel.writers

@@ -220,7 +220,7 @@ class _Run:
       source="measured", events=events, label=self._plan.plan.label
     )
 
-  def run_task(self, key: tuple[int, int], devices: Devices | None) -> None:
+  def run_task(self, key: tasks.Key, devices: Devices | None) -> None:
     """Runs one task of one iteration on the calling thread.
 
     Args:
@@ -278,9 +278,7 @@ class _Run:
     if is_done:
       self._finished.put(iteration)
 
-  def attempt(
-    self, key: tuple[int, int], devices: Devices | None = None
-  ) -> None:
+  def attempt(self, key: tasks.Key, devices: Devices | None = None) -> None:
     """Runs a task, unless the flow is stopped; its error is the flow's."""
     if self.is_stopped:
       return
@@ -291,7 +289,7 @@ class _Run:
       # where the flow was called.
       self.fail(key, error)
 
-  def fail(self, key: tuple[int, int], error: BaseException) -> None:
+  def fail(self, key: tasks.Key, error: BaseException) -> None:
     """Keeps the first error and stops everyone."""
     with self._lock:
       if self._error is None and not isinstance(error, values_lib.Stopped):
@@ -317,7 +315,7 @@ class _Run:
       for lock in locks:
         lock.release()
 
-  def _result_of(self, key: tuple[int, int], task: tasks.Task) -> Any:
+  def _result_of(self, key: tasks.Key, task: tasks.Task) -> Any:
     """Runs a task; returns arrays whose completion is the task's."""
     iteration, t = key
     alive = self._alive[iteration]
@@ -332,7 +330,7 @@ class _Run:
       ]
     return [alive.send_ahead(task, reader) for reader in readers]
 
-  def _prefetch(self, key: tuple[int, int], task: tasks.Task) -> None:
+  def _prefetch(self, key: tasks.Key, task: tasks.Task) -> None:
     """Starts the swaps that come after a task, if there is room for them."""
     for t, lag in self._prefetching.behind(key[1]):
       later = self._alive.get(key[0] + lag)
@@ -407,12 +405,12 @@ class _Run:
       freed = self._readiness.stop_at(count)
     self._hand_out(freed)
 
-  def _hand_out(self, ready: Sequence[tuple[int, int]]) -> None:
+  def _hand_out(self, ready: Sequence[tasks.Key]) -> None:
     with self._lock:
       admitted = self._channels.admit(ready, self._readiness)
     self._team.hand_out(admitted)
 
-  def _weight(self, key: tuple[int, int]) -> float:
+  def _weight(self, key: tasks.Key) -> float:
     with self._lock:
       task = self._assignments.task(key)
     return self._alive[key[0]].weight(task)

@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 from rlinf_jax.runtime import tasks
 
-Key = tuple[int, int]  # iteration, task
-
 
 class Readiness:
   """Counts what each task waits for, across iterations.
@@ -29,11 +27,11 @@ class Readiness:
     self._max_lag = max(
       (w.lag for waits in plan.waits for w in waits), default=0
     )
-    self._counts: dict[Key, int] = {}
-    self.started: set[Key] = set()
-    self.ended: set[Key] = set()
+    self._counts: dict[tasks.Key, int] = {}
+    self.started: set[tasks.Key] = set()
+    self.ended: set[tasks.Key] = set()
 
-  def begin(self, iteration: int) -> list[Key]:
+  def begin(self, iteration: int) -> list[tasks.Key]:
     """Adds an iteration's tasks; returns those that wait for nothing."""
     ready = []
     for t, waits in enumerate(self._plan.waits):
@@ -47,17 +45,17 @@ class Readiness:
         ready.append((iteration, t))
     return ready
 
-  def start(self, key: Key) -> list[Key]:
+  def start(self, key: tasks.Key) -> list[tasks.Key]:
     """Notes that a task starts; returns those that waited for it alone."""
     self.started.add(key)
     return self._freed_by(key, "start")
 
-  def end(self, key: Key) -> list[Key]:
+  def end(self, key: tasks.Key) -> list[tasks.Key]:
     """Notes that a task has ended; returns those that waited for it alone."""
     self.ended.add(key)
     return self._freed_by(key, "end")
 
-  def stop_at(self, count: int) -> list[Key]:
+  def stop_at(self, count: int) -> list[tasks.Key]:
     """Forgets waits for iterations from `count` on: none of them will run."""
     freed = []
     for (i, t), left in list(self._counts.items()):
@@ -77,7 +75,9 @@ class Readiness:
     self.ended = {k for k in self.ended if k[0] > horizon}
     self.started = {k for k in self.started if k[0] > horizon}
 
-  def goes_on_without(self, key: Key, others: Collection[Key]) -> bool:
+  def goes_on_without(
+    self, key: tasks.Key, others: Collection[tasks.Key]
+  ) -> bool:
     """Returns whether a task will end though other ones do not start.
 
     False of a task that has ended, or whose iteration has not begun.
@@ -99,11 +99,11 @@ class Readiness:
           todo.append(source)
     return True
 
-  def waiting(self) -> list[Key]:
+  def waiting(self) -> list[tasks.Key]:
     """Returns the tasks that still wait for something."""
     return [k for k, left in self._counts.items() if left]
 
-  def _freed_by(self, key: Key, what: str) -> list[Key]:
+  def _freed_by(self, key: tasks.Key, what: str) -> list[tasks.Key]:
     iteration, t = key
     ready = []
     for target, lag in self._followers[what][t]:

@@ -9,6 +9,8 @@ from rlinf_jax.runtime import graphs, programs
 from scheduler import plans
 from scheduler.devices import Devices
 
+Key = tuple[int, int]  # iteration, task
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Task:

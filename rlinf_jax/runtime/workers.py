@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlinf_jax.runtime import assignments, tasks
+from rlinf_jax.runtime import tasks
 from scheduler.devices import Devices
 
 
@@ -18,10 +18,10 @@ class Pile:
 
   def __init__(self) -> None:
     self._changed = threading.Condition()
-    self._heap: list[tuple[tuple[int, float], assignments.Key]] = []
+    self._heap: list[tuple[tuple[int, float], tasks.Key]] = []
     self._is_closed = False
 
-  def put(self, weighed: list[tuple[float, assignments.Key]] | None) -> None:
+  def put(self, weighed: list[tuple[float, tasks.Key]] | None) -> None:
     """Adds tasks with their weights; None: there will be no more."""
     with self._changed:
       self._is_closed |= weighed is None
@@ -30,7 +30,7 @@ class Pile:
         heapq.heappush(self._heap, ((key[0], -weight), key))
       self._changed.notify_all()
 
-  def get(self) -> assignments.Key | None:
+  def get(self) -> tasks.Key | None:
     """Returns a task; waits for one. None: there will be no more."""
     with self._changed:
       self._changed.wait_for(lambda: self._heap or self._is_closed)
@@ -48,7 +48,7 @@ class Worker:
 
   def __init__(
     self,
-    attempt_fn: Callable[[assignments.Key, Devices | None], None],
+    attempt_fn: Callable[[tasks.Key, Devices | None], None],
     keys: queue.SimpleQueue[Any] | Pile,
     task: tasks.Task,
   ) -> None:
@@ -78,8 +78,8 @@ class Team:
   def __init__(
     self,
     made: Sequence[tasks.Task],
-    attempt_fn: Callable[[assignments.Key, Devices | None], None],
-    weight_fn: Callable[[assignments.Key], float],
+    attempt_fn: Callable[[tasks.Key, Devices | None], None],
+    weight_fn: Callable[[tasks.Key], float],
   ) -> None:
     self._tasks, self._attempt_fn, self._weight_fn = made, attempt_fn, weight_fn
     self._queues: dict[tuple[int, ...], queue.SimpleQueue[Any]] = {}
@@ -98,9 +98,9 @@ class Team:
     for worker in self._workers.values():
       worker.thread.start()
 
-  def hand_out(self, keys: Sequence[assignments.Key]) -> None:
+  def hand_out(self, keys: Sequence[tasks.Key]) -> None:
     """Gives tasks to those who run them."""
-    shared: dict[str, list[tuple[float, assignments.Key]]] = {}
+    shared: dict[str, list[tuple[float, tasks.Key]]] = {}
     for key in keys:
       task = self._tasks[key[1]]
       if task.is_call:
@@ -129,7 +129,7 @@ class Team:
     for thread in (*threads, *self._calls):
       thread.join(max(0.0, deadline - time.monotonic()))
 
-  def _call(self, key: assignments.Key, task: tasks.Task) -> None:
+  def _call(self, key: tasks.Key, task: tasks.Task) -> None:
     call = threading.Thread(
       target=self._attempt_fn,
       args=(key, None),
