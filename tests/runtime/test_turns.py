@@ -1,6 +1,9 @@
 """Loops whose stages are in different turns give the eager numbers."""
 
 import itertools
+import subprocess
+import sys
+import threading
 import time
 
 import jax
@@ -17,21 +20,21 @@ from scheduler.profiles import Entry, Profile, Sample, Table
 TURNS, ITEMS = 4, 8
 
 
-def stage(name, fn, *, place="mesh", pause_s=0.0):
-  """Returns a stage of items; a host one may take its time."""
+def stage(name, fn, *, place="mesh", hook=lambda: None):
+  """Returns a stage of items; a host one calls a hook first."""
   num = fn.__code__.co_argcount
   items = dict.fromkeys(range(num), 0)
   if place == "mesh":
     return flow.stage(fn, items=items, quantum=2, name=name)
 
-  def slow(*args):
-    time.sleep(pause_s)
+  def on_host(*args):
+    hook()
     return np.asarray(fn(*args), np.float32)
 
   def same(x_b, *_):
     return jax.ShapeDtypeStruct(x_b.shape, x_b.dtype)
 
-  return flow.stage(slow, items=items, place="host", out_fn=same, name=name)
+  return flow.stage(on_host, items=items, place="host", out_fn=same, name=name)
 
 
 def judged(simulate, judge):
@@ -120,7 +123,7 @@ def flow_of(name, **kwargs):
   return iteration, state
 
 
-def run_under(iteration, state, devices, lanes, machine):
+def run_under(iteration, state, devices, lanes, machine, deadline_s=20.0):
   at = dict(zip(("simulate", "judge"), devices))
 
   def run(name):
@@ -152,7 +155,7 @@ def run_under(iteration, state, devices, lanes, machine):
     plan=TreePlan(root=tree),
     machine=machine,
     profile=profile,
-    deadline_s=20.0,
+    deadline_s=deadline_s,
   )
 
 
@@ -180,7 +183,7 @@ def test_stages_in_different_turns_give_the_eager_numbers(name, lanes):
 
 @pytest.mark.parametrize("name", ["judged", "judged_before", "with_glue"])
 def test_a_slow_stage_on_the_host_is_waited_for(name):
-  iteration, state = flow_of(name, place="host", pause_s=0.01)
+  iteration, state = flow_of(name, place="host", hook=lambda: time.sleep(0.01))
   expected = iteration(state)
   machine = machines.of_process(2, num_host_slots=1)
   planned = run_under(iteration, state, ("2", "0", "1"), (4, 4), machine)
@@ -188,3 +191,84 @@ def test_a_slow_stage_on_the_host_is_waited_for(name):
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected
   )
+
+
+class Fault(Exception):
+  pass
+
+
+@pytest.mark.parametrize("call", range(2 * TURNS))
+def test_a_stage_that_fails_in_some_turn_of_some_lane_is_named(call):
+  calls, is_bad = itertools.count(), True
+
+  def hook():
+    if is_bad and next(calls) == call:
+      raise Fault
+
+  iteration, state = flow_of("judged", place="host", hook=hook)
+  machine = machines.of_process(2, num_host_slots=1)
+  run = run_under(iteration, state, ("2", "0", "1"), (4, 4), machine)
+  with pytest.raises(
+    runtime.StageError, match="stage 'simulate' failed on items [04] to [48]"
+  ) as caught:
+    run(state)
+  assert isinstance(caught.value.__cause__, Fault)
+  assert not [t for t in threading.enumerate() if "devices" in t.name]
+  is_bad = False
+  jax.tree.map(np.testing.assert_allclose, run(state), iteration(state))
+
+
+def test_a_stage_that_hangs_in_some_turn_is_named():
+  calls, go_on = itertools.count(), threading.Event()
+
+  def hook():
+    if next(calls) == 2 * TURNS + 3:  # once all is compiled
+      go_on.wait(20.0)
+
+  iteration, state = flow_of("judged", place="host", hook=hook)
+  machine = machines.of_process(2, num_host_slots=1)
+  run = run_under(iteration, state, ("2", "0", "1"), (4, 4), machine, 1.0)
+  with pytest.raises(runtime.DeadlineError, match="simulate.* turn"):
+    for _ in run.iterate(state, [()] * 3):
+      pass
+  go_on.set()
+
+
+HANGS = """
+import time
+import jax, jax.numpy as jnp
+from rlinf_jax import flow, runtime
+from rlinf_jax.runtime import machines
+
+same = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+is_first = True
+
+@flow.stage(items={0: 0}, place="host", out_fn=same)
+def hang(x):
+  if not is_first:
+    time.sleep(600)
+  return x
+
+run = runtime.m2flow(
+  lambda x: hang(x), plan="disaggregated", deadline_s=1.0,
+  machine=machines.of_process(1, num_host_slots=1),
+)
+x = jnp.arange(4.0)
+run.prepare(x)
+is_first = False
+try:
+  run(x)
+except runtime.DeadlineError as error:
+  print("told:", error)
+"""
+
+
+def test_a_process_ends_though_a_stage_of_it_hangs():
+  ended = subprocess.run(
+    [sys.executable, "-c", HANGS],
+    capture_output=True,
+    text=True,
+    timeout=60,  # the stage takes ten times that
+    check=True,
+  )
+  assert "told: nothing has finished" in ended.stdout
