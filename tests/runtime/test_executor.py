@@ -344,6 +344,24 @@ def test_a_swapped_out_trainer_leaves_no_new_state_behind():
   assert peak[ledgers.HOST] >= 8_000  # what train has made
 
 
+@pytest.mark.parametrize("budget", [17_000, 24_000])
+@pytest.mark.parametrize("planner", ["auto", "collocated", "hybrid"])
+def test_planners_swap_what_does_not_fit(planner, budget):
+  run = runtime.m2flow(
+    big_flow,
+    plan=planner,
+    machine=machines.of_process(1, memory_bytes=budget),
+    budget_bytes=budget,
+    measure_s=1.0,
+  )
+  expected = big_state()
+  for state, _ in run.iterate(big_state(), [(jnp.arange(4.0),)] * 3):
+    expected, _ = big_flow(expected, jnp.arange(4.0))
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
+  swaps = [e for e in run.timeline.events if e.kind == "swap_out"]
+  assert {e.stage for e in swaps} >= {"roll_out"}
+
+
 @pytest.mark.parametrize(
   ("budget", "is_early"), [(None, True), (40_000, True), (17_000, False)]
 )
