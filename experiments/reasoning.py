@@ -10,7 +10,8 @@ PATH is a Hugging Face folder of a Qwen2, Qwen2.5 or Llama 3. Without --model a
 tiny Qwen2 is first taught the task by examples, then improved. Hardware,
 duration and expected result stand in experiments/README.md. A run writes into
 its folder: metrics.jsonl, TensorBoard events, checkpoints/, curve.png,
-samples.md, result.json, model/ (as Hugging Face's libraries load it).
+before.json, samples.md, result.json, model/ (as Hugging Face's libraries load
+it).
 """
 
 from __future__ import annotations

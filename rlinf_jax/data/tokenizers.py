@@ -190,7 +190,12 @@ class HuggingFaceTokenizer:
     The tokenizer takes a template's text to have its special tokens already.
     """
     has_all = self.template_fn is not None
-    encoded = self._tokenizer(list(texts), add_special_tokens=not has_all)
+    encoded = self._tokenizer(
+      list(texts),
+      add_special_tokens=not has_all,
+      return_attention_mask=False,
+      return_token_type_ids=False,
+    )
     return encoded["input_ids"]
 
   def encode_answer(self, text: str) -> list[int]:

@@ -165,6 +165,14 @@ def test_a_run_leaves_what_it_promises(tmp_path):
   assert more["before"] == told["before"]
 
 
+def test_a_run_out_of_time_leaves_its_model_and_says_so(tmp_path):
+  directory = tmp_path / "run"
+  result = run(*SMALL, "--max_minutes=0.001", f"--run_dir={directory}")
+  assert f"model after 0 iterations: {directory / 'model'}" in result.stdout
+  assert f"--resume={directory}" in result.stdout
+  assert params_of(directory)
+
+
 @pytest.mark.parametrize(
   "flags",
   [
@@ -183,6 +191,8 @@ def test_a_run_goes_under_a_plan(flags, tmp_path):
   assert rows[-1]["staleness"] == staleness
   if "--explain" in flags:
     assert "Results are bitwise" in result.stdout
+    for name in ("report.html", "trace.json", "plan.json"):
+      assert (tmp_path / "run" / "plan" / name).is_file(), name
 
 
 def test_several_devices_without_a_plan_share_the_stages(tmp_path):

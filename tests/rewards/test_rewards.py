@@ -138,3 +138,13 @@ def test_scores_are_what_the_function_says():
 def test_scores_are_finite_numbers(returned):
   with pytest.raises(ValueError, match="expected a finite number"):
     rewards.score(lambda completion: returned, [completion("1")])
+
+
+def test_failures_are_counted_until_they_are_asked_for():
+  found = rewards.Scores(
+    reward_b=np.zeros(6), num_hung=1, num_crashed=2, num_raised=1
+  )
+  counting = rewards.FailureCount(lambda completions: found)
+  for _ in range(2):
+    assert counting([completion("")]) is found
+  assert [counting.take(), counting.take()] == [8, 0]
