@@ -90,7 +90,13 @@ def _run(directory: pathlib.Path) -> None:
       f"--plan=collocated over {FLAGS.num_devices} devices, as none is given"
     )
   settings = reasoning_flags.settings()
-  recipe = reasoning_tasks.recipe(FLAGS.task, is_tiny=FLAGS.model == setup.TINY)
+  model = setup.load_model(FLAGS.model, seed=FLAGS.seed)
+  recipe = reasoning_tasks.recipe(
+    FLAGS.task,
+    context_size=(
+      None if FLAGS.model == setup.TINY else model.config.context_size
+    ),
+  )
   task_args = setup.read_args(FLAGS.task_arg, flag="task_arg")
   config = reasoning_flags.config(recipe)
   objective = setup.objective(
@@ -118,7 +124,6 @@ def _run(directory: pathlib.Path) -> None:
       size=FLAGS.num_eval_prompts,
       seed=FLAGS.seed + 1_000_003,
     )
-  model = setup.load_model(FLAGS.model, seed=FLAGS.seed)
   needed = config.max_prompt_tokens + config.max_new_tokens
   if needed > model.config.context_size:
     raise ValueError(

@@ -250,14 +250,18 @@ _AT_SCALE = {
 # What a checkpoint remembers, and a resumed run cannot differ in.
 FIXED = (
   "model", "task", "task_arg", "drop_long_prompts", "reward", "reward_model",
-  "system", "objective", "engine", "learning_rate", "learning_rate_end",
-  "num_warmup_updates", "weight_decay", "max_grad_norm", "dtype", "clip_low",
-  "clip_high", "kl", "correction",
+  "system", "objective", "engine", "dtype", "clip_low", "clip_high", "kl",
+  "correction",
   *(name for name in _HELP if name != "packed_rows"),
 )  # fmt: skip
-# What it remembers besides: a flag given to the resumed run has its way.
+# What it remembers besides: a flag given to the resumed run has its way. By the
+# first ones it is no longer the run that was begun.
+STEPS = (
+  "num_iterations", "learning_rate", "learning_rate_end", "num_warmup_updates",
+  "weight_decay", "max_grad_norm",
+)  # fmt: skip
 CHANGEABLE = (
-  "num_iterations", "plan", "staleness", "memory_gb", "profile",
+  *STEPS, "plan", "staleness", "memory_gb", "profile",
   "partial_rollouts", "channel_tokens", "packed_rows", "num_devices",
   "remat", "attention_block",
   "rollout_python", "num_replicas", "rollout_threads", "rollout_arg",
@@ -288,14 +292,16 @@ def run_directory() -> pathlib.Path:
   for name in (*FIXED, *CHANGEABLE):
     if not FLAGS[name].present and name in saved:
       setattr(FLAGS, name, saved[name])
-  num_before = saved.get("num_iterations", FLAGS.num_iterations)
-  if FLAGS.num_iterations != num_before and (
-    learning_rate_end() != learning_rate()
-  ):
+  is_falling = learning_rate_end() != learning_rate()
+  changed = [
+    f"--{name}={getattr(FLAGS, name)} instead of {saved[name]}"
+    for name in (STEPS if is_falling else STEPS[1:])
+    if name in saved and getattr(FLAGS, name) != saved[name]
+  ]
+  if changed:
     print(
-      f"with --num_iterations={FLAGS.num_iterations} instead of {num_before}"
-      " the learning rate falls along another line: the run is not bitwise one"
-      " that was never interrupted"
+      f"with {', '.join(changed)} the steps are others: the run is not bitwise"
+      " one that was never interrupted"
     )
   return directory
 

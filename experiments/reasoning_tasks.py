@@ -60,12 +60,24 @@ RECIPES = {
 OTHER = Recipe(reward="math", max_prompt_tokens=512, max_new_tokens=1024)
 
 
-def recipe(task: str, *, is_tiny: bool) -> Recipe:
-  """Returns the settings that suit a task, for the tiny model or another."""
+def recipe(task: str, *, context_size: int | None = None) -> Recipe:
+  """Returns the settings that suit a task and a model.
+
+  Args:
+    task: as in `prompts`.
+    context_size: of the model; None is the tiny one.
+  """
   found = RECIPES.get(task, OTHER)
   if task.startswith(GYM):
     found = dataclasses.replace(OTHER, reward="gym")
-  return found if is_tiny else dataclasses.replace(OTHER, reward=found.reward)
+  if context_size is None:
+    return found
+  max_prompt_tokens = min(OTHER.max_prompt_tokens, context_size // 3)
+  return Recipe(
+    reward=found.reward,
+    max_prompt_tokens=max_prompt_tokens,
+    max_new_tokens=min(OTHER.max_new_tokens, context_size - max_prompt_tokens),
+  )
 
 
 def is_file(task: str) -> bool:

@@ -64,9 +64,9 @@ def params_of(directory):
 
 SHOW = """
 import json, sys
-from experiments import reasoning, reasoning_flags, reasoning_setup
+from experiments import reasoning, reasoning_flags, reasoning_tasks
 reasoning.FLAGS(sys.argv)
-config = reasoning_flags.config(reasoning_setup.OTHER)
+config = reasoning_flags.config(reasoning_tasks.OTHER)
 network = reasoning_flags.network_options()
 print(json.dumps({
   "quantum": config.quantum,

@@ -59,13 +59,17 @@ def test_an_unknown_reward_is_refused(name):
 
 def test_what_a_model_says_in_full_needs_room():
   recipe = reasoning_tasks.recipe
-  tiny, other = (recipe("arithmetic", is_tiny=x) for x in (True, False))
+  tiny, other = (
+    recipe("arithmetic", context_size=size) for size in (None, 4096)
+  )
   assert (tiny.max_prompt_tokens, tiny.max_new_tokens) == (6, 4)
   assert (other.max_prompt_tokens, other.max_new_tokens) == (512, 1024)
   assert tiny.reward == other.reward == "exact"
-  assert recipe("gym:chain_sum", is_tiny=False).reward == "gym"
-  assert recipe("gym:chain_sum", is_tiny=True).reward == "gym"
-  assert recipe("some.jsonl", is_tiny=False).reward == "math"
+  assert recipe("gym:chain_sum", context_size=4096).reward == "gym"
+  assert recipe("gym:chain_sum").reward == "gym"
+  assert recipe("some.jsonl", context_size=4096).reward == "math"
+  short = recipe("some.jsonl", context_size=128)
+  assert (short.max_prompt_tokens, short.max_new_tokens) == (42, 86)
 
 
 def test_a_setting_that_is_no_column_is_refused(tmp_path):
