@@ -129,21 +129,37 @@ class _Process:
     return self._process.is_alive()
 
   def exchange(self, args: Any, deadline_s: float) -> tuple[str, Any]:
-    """Sends a call; returns "good" or "raised" and what, "late" or "ended"."""
+    """Sends a call; returns "good" or "raised" and what, "late" or "ended".
+
+    It is killed when it is late: sending what is large to a process that does
+    not read, or reading half of a result, ends by nothing else.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+      is_late.set()
+      self._end()
+
+    timer = threading.Timer(deadline_s, end)
+    timer.daemon = True
+    timer.start()
     try:
       self._channel.send(args)
-      if not self._channel.poll(deadline_s):
-        return "late", None
       return self._channel.recv()
     except (EOFError, BrokenPipeError, ConnectionResetError):
-      return "ended", None
+      return ("late" if is_late.is_set() else "ended"), None
+    finally:
+      timer.cancel()
 
-  def kill(self) -> None:
-    """Kills the process and what it started."""
+  def _end(self) -> None:
     try:
       os.killpg(self._process.pid or 0, signal.SIGKILL)
     except ProcessLookupError:
       self._process.kill()  # it had no group yet, or has ended
+
+  def kill(self) -> None:
+    """Kills the process and what it started."""
+    self._end()
     self._process.join()
     self._channel.close()
 

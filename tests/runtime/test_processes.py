@@ -1,5 +1,7 @@
 """Host stages with a deadline are killed, with all that they started."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -61,6 +63,23 @@ def test_processes_are_kept_for_later_calls():
   )
   first, second = stage(items(1)), stage(items(1))
   assert first == second != 0
+
+
+def test_a_process_that_does_not_read_is_killed_too():
+  stage = flow.stage(
+    host_stages.process_of,
+    items={0: 0},
+    place="host",
+    out_fn=host_stages.same,
+    deadline_s=3.0,
+  )
+  (child,) = set(stage(items(1)).tolist())
+  os.kill(child, signal.SIGSTOP)
+  more_than_a_pipe_holds = np.zeros(1_000_000, np.int32)
+  with pytest.raises(TimeoutError, match="did not return within 3 s"):
+    stage(more_than_a_pipe_holds)
+  (other,) = set(stage(items(1)).tolist())
+  assert other != child
 
 
 def test_a_planned_flow_ends_within_the_deadline_and_names_the_stage():
