@@ -201,6 +201,10 @@ def main(argv: list[str]) -> None:
       "with another --num_steps the learning rate falls along another line: the"
       " run is not bitwise one that was never interrupted"
     )
+  if FLAGS.resume is not None:
+    saved = directory / training.CHECKPOINTS
+    if told := plan_flags.describe_resume(checkpoints.read_metadata(saved)):
+      print(told)
   num_steps = settings.recipe.num_steps
   options = training.Options(
     directory=directory,
@@ -219,8 +223,12 @@ def main(argv: list[str]) -> None:
       algorithm,
       judge,
       options,
-      metadata={**recipes.to_json(settings), "backend": env.backend},
-      must_match=["backend", *recipes.must_match(settings)],
+      metadata={
+        **recipes.to_json(settings),
+        **plan_flags.to_json(),
+        "backend": env.backend,
+      },
+      must_match=["backend", "staleness", *recipes.must_match(settings)],
       mesh=mesh,
       has_success=env.success_metric is not None,
       is_resumable=env.is_resumable,

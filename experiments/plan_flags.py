@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from absl import flags
 
@@ -62,6 +63,28 @@ def check(*others: str) -> None:
       f"--plan={plan} is neither a planner ({', '.join(planners.PLANNERS)}) nor"
       " a file"
     )
+
+
+def to_json() -> dict[str, Any]:
+  """Returns what a checkpoint remembers of the flags: those not by default."""
+  names = ("plan", "staleness")
+  return {name: FLAGS[name].value for name in names if FLAGS[name].value}
+
+
+def describe_resume(before: Mapping[str, Any]) -> str:
+  """Returns what to tell where a run goes on under another plan, else "".
+
+  Args:
+    before: what the checkpoint remembers.
+  """
+  plan = before.get("plan")
+  if plan == FLAGS.plan:
+    return ""
+  return (
+    f"the plan was {plan or 'none'} and is {FLAGS.plan or 'none'}: without"
+    " --quantum sums are rounded otherwise, and the run is close to one that"
+    " was never interrupted, not bitwise it"
+  )
 
 
 def transform(

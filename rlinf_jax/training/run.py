@@ -154,6 +154,12 @@ def train(
         fresh = programs.init()
         state = dataclasses.replace(state, sim=fresh.sim, carry=fresh.carry)
       display.print(f"resumed at {first_step:,} steps from {saved}")
+      if programs.flow is not None and programs.flow.workflow.staleness:
+        display.print(
+          f"the staleness of {programs.flow.workflow.staleness} begins anew:"
+          " the first iterations act by the restored weights, not older ones,"
+          " and the run is not bitwise one that was never interrupted"
+        )
     else:
       state = programs.init()
     with metrics.open_writers(

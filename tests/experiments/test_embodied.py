@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 # Each starts the command anew, up to three times, and MJX compiles slowly.
@@ -205,16 +206,26 @@ def test_a_run_under_a_plan_says_what_it_did(tmp_path):
   )
   assert "apply_update" in result.stdout or "learn" in result.stdout
   assert "an iteration took" in result.stdout
-  # What was planned can be run again as it stands.
-  run(
-    *SMALL,
+  # What was planned can be run again as it stands, and be gone on with.
+  again = [
     f"--plan={tmp_path / 'run' / 'plan' / 'plan.json'}",
     f"--profile={tmp_path / 'run' / 'profile.json'}",
     "--num_devices=2",
+  ]
+  run(
+    *SMALL,
+    *again,
     "--staleness=1",
     "--num_steps=128",
     f"--run_dir={tmp_path / 'again'}",
   )
+  resume = [*again, f"--resume={tmp_path / 'run'}", "--num_steps=384"]
+  refused = run(*resume, check=False)
+  assert refused.returncode != 0
+  assert "staleness" in refused.stderr
+  resumed = run(*resume, "--staleness=1", "--num_eval_episodes=4", "--novideo")
+  assert "the plan was disaggregated and is" in resumed.stdout
+  assert "the staleness of 1 begins anew" in resumed.stdout
   for folder in ("run", "again"):
     for name in ("report.html", "trace.json", "plan.json", "workflow.mmd"):
       assert (tmp_path / folder / "plan" / name).is_file()
@@ -233,6 +244,51 @@ def test_c_physics_on_the_host_has_a_place_of_its_own(tmp_path):
   assert "simulate: host" in result.stdout
   assert "an iteration took" in result.stdout
   assert rows_of(tmp_path / "run")[-1]["step"] == 160
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "flags",
+  [
+    ["--plan=collocated", "--physics=mjx", "--memory_gb=1"],
+    ["--plan=hybrid", "--num_devices=2", "--num_seeds=2"],
+    ["--plan=online", "--num_devices=8"],
+  ],
+)
+def test_a_plan_trains_by_the_numbers_of_one_program(flags, tmp_path):
+  # One iteration: rounding decides about more, where contacts are.
+  common = [*SMALL, "--num_steps=64", *[f for f in flags if "plan" not in f]]
+  common = [f for f in common if not f.startswith(("--num_dev", "--memory"))]
+  run(*common, f"--run_dir={tmp_path / 'direct'}")
+  run(*common, *flags, f"--run_dir={tmp_path / 'planned'}")
+  (direct,), (planned,) = (
+    [row for row in rows_of(tmp_path / name) if "loss" in row]
+    for name in ("direct", "planned")
+  )
+  assert planned.keys() == direct.keys()
+  for name, value in direct.items():
+    np.testing.assert_allclose(
+      np.asarray(planned[name], float),
+      np.asarray(value, float),
+      rtol=1e-4,
+      atol=1e-5,
+      err_msg=name,
+    )
+
+
+@pytest.mark.slow
+def test_too_little_memory_is_an_error_with_the_numbers(tmp_path):
+  result = run(
+    *SMALL,
+    "--plan=collocated",
+    "--memory_gb=0.000003",
+    "--num_steps=64",
+    f"--run_dir={tmp_path / 'run'}",
+    check=False,
+  )
+  assert result.returncode != 0
+  assert "error: stage " in result.stderr and " 3,000" in result.stderr
+  assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow
