@@ -49,7 +49,7 @@ def _facts(graph: graphs.Graph, machine: machines.Machine) -> Iterator[str]:
   yield FORMAT
   yield jax.__version__
   for name in SETTINGS:
-    yield f"{name}={jax.config.values[name]}"
+    yield f"{name}={jax.config.values.get(name)}"
   yield os.environ.get("XLA_FLAGS", "")
   yield str([str(d.device_kind) for d in machine.devices])
   yield str(machine.cluster.num_devices)
