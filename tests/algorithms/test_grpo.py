@@ -398,6 +398,27 @@ def test_a_penalty_in_the_reward_is_the_answers_whole_divergence():
   assert (change[0] > change[1]) == (excess[0] < excess[1])
 
 
+@compiles
+def test_an_answer_near_the_limit_is_as_if_scored_lower():
+  # Of at most 3 tokens the last 2 cost 1 in all: lengths 1, 2 and 3 cost
+  # 0, 1/2 and 1.
+  config = dataclasses.replace(CONFIG, num_prompts=1, group_size=3)
+  token = np.array([[[4, 0, 0], [5, 6, 0], [7, 8, 9]]], np.int32)
+  engine = Replay(token, np.array([[1, 2, 3]], np.int32))
+  found = []
+  for overlong_tokens, cost in ((2, [0.0, 0.0, 0.0]), (0, [0.0, 0.5, 1.0])):
+    algorithm = make(
+      dataclasses.replace(config, overlong_tokens=overlong_tokens),
+      engine=engine,
+      score_fn=lambda p, c, cost=cost: np.float32([1.0]) - np.float32([cost]),
+    )
+    state, _ = algorithm.iteration(start(algorithm))
+    found.append(state.learner.params.actor)
+  moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), found[0], PARAMS)
+  assert max(jax.tree.leaves(moved)) > 0.0
+  jax.tree.map(np.testing.assert_array_equal, *found)
+
+
 def test_a_critics_advantages_are_those_of_its_values():
   # One answer of two tokens with reward 1 at its end, values 0.5 and 0.25,
   # lambda and discount 1: A = (1 - 0.5, 1 - 0.25), targets 1.

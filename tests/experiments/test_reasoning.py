@@ -178,8 +178,10 @@ def test_a_run_out_of_time_leaves_its_model_and_says_so(tmp_path):
   [
     ["--plan=collocated", "--quantum=1", "--explain"],
     ["--plan=disaggregated", "--num_devices=2", "--staleness=1"],
+    ["--plan=hybrid", "--num_devices=2"],
+    ["--plan=auto", "--num_devices=2"],
   ],
-  ids=["collocated", "asynchronous"],
+  ids=["collocated", "asynchronous", "hybrid", "auto"],
 )
 def test_a_run_goes_under_a_plan(flags, tmp_path):
   result = run(
