@@ -63,9 +63,9 @@ def compare(ready: preparation.Prepared, away_s: Sequence[float]) -> str:
 
   Args:
     ready: the flow.
-    away_s: seconds that the caller kept each iteration. Without staleness an
-      iteration begins when the caller asks for it: they are not counted, but
-      where one program runs.
+    away_s: seconds that the caller took before each iteration but the first.
+      Without staleness an iteration begins when the caller asks for it: they
+      are not counted, but where one program runs.
   """
   recent = _recent(ready)
   n, prediction = recent.num_iterations, ready.choice.prediction
@@ -74,7 +74,7 @@ def compare(ready: preparation.Prepared, away_s: Sequence[float]) -> str:
   stops = [recent.iteration_stop_ns(i) for i in range(n)]
   # The median: checkpoints and evaluations come between some iterations.
   took_s = [(b - a) * 1e-9 for a, b in itertools.pairwise(stops)]
-  away_s = away_s[: timeline(ready).num_iterations - 1][-len(took_s) :]
+  away_s = away_s[-len(took_s) :]
   if ready.program is not None or ready.graph.workflow.staleness or not away_s:
     away_s = [0.0] * len(took_s)
   measured_s = statistics.median(a - b for a, b in zip(took_s, away_s))

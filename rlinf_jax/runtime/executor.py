@@ -40,6 +40,7 @@ from scheduler import timelines
 from scheduler.devices import Devices
 
 DEFAULT_DEADLINE_S = 600.0
+KEPT_ITERATIONS = 512  # of a timeline, which would grow for days
 JOIN_S = 5.0
 
 
@@ -77,6 +78,9 @@ class Executor:
     channel_budget: see `channels.Channels`.
     seconds_fn: predicts a granule; with it, devices that have nothing left to
       do in an iteration are given to a stage that has.
+
+  Attributes:
+    timeline: what the last `KEPT_ITERATIONS` of the last call did.
   """
 
   def __init__(
@@ -132,6 +136,7 @@ class Executor:
       DeadlineError: nothing has happened for `deadline_s`.
     """
     run = _Run(self, state, inputs)
+    del state  # it is not to stay in memory as long as this runs
     try:
       yield from run.iterations()
     finally:
@@ -216,9 +221,10 @@ class _Run:
     events = tuple(
       sorted(self._events, key=lambda e: (e.start_ns, e.stop_ns, e.index))
     )
-    return timelines.Timeline(
+    whole = timelines.Timeline(
       source="measured", events=events, label=self._plan.plan.label
     )
+    return timelines.last_iterations(whole, KEPT_ITERATIONS)
 
   def run_task(self, key: tasks.Key, devices: Devices | None) -> None:
     """Runs one task of one iteration on the calling thread.
@@ -451,6 +457,9 @@ class _Run:
         if id(value) not in kept:
           value.release()
     with self._lock:
+      if index % KEPT_ITERATIONS == 0:
+        oldest = index - KEPT_ITERATIONS
+        self._events = [e for e in self._events if e.iteration > oldest]
       self._assignments.retire(index)
       self._readiness.retire(index)
       self._channels.retire(index)

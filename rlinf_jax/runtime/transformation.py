@@ -127,10 +127,15 @@ class M2Flow:
     tree = prepared.graph.traced.out_tree
     leaves = (jax.tree.leaves(tuple(given)) for given in every)
     self._away_s.clear()
-    for done in prepared.executor.iterate(jax.tree.leaves(state), leaves):
+    away_s = None
+    iterations = prepared.executor.iterate(jax.tree.leaves(state), leaves)
+    del state  # it is not to stay in memory as long as this runs
+    for done in iterations:
+      if away_s is not None:
+        self._away_s.append(away_s)
       start_s = time.perf_counter()
       yield jax.tree.unflatten(tree, done.outputs)
-      self._away_s.append(time.perf_counter() - start_s)
+      away_s = time.perf_counter() - start_s
 
   def replan(self, plan: PlanLike) -> None:
     """Goes on under another plan, from the next call on.

@@ -1,8 +1,10 @@
 """What an executor promises when a stage fails, stalls or needs too much."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlinf_jax import flow, runtime
-from rlinf_jax.runtime import iterations, ledgers, machines
+from rlinf_jax.runtime import executor, iterations, ledgers, machines
 from scheduler.devices import Devices
 from scheduler.plans import Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
@@ -411,6 +413,32 @@ def test_other_inputs_in_each_iteration_do_not_add_up():
     ledger = run.prepare(None).executor.ledger
     resident.append(ledger.resident_bytes(jax.devices()[0]))
   assert resident[2:] == resident[2:3] * 4
+
+
+def test_of_a_long_run_the_last_iterations_are_kept(monkeypatch):
+  monkeypatch.setattr(executor, "KEPT_ITERATIONS", 4)
+  run = taking_turns(("roll_out", "train"))
+  for _ in run.iterate(big_state(), [(jnp.arange(4.0),)] * 15):
+    pass
+  timeline = run.timeline
+  assert timeline.num_iterations == 4
+  for i in range(4):
+    done = [e.stage for e in timeline.events if e.iteration == i]
+    assert {"roll_out", "train"} <= set(done)
+  assert run.prepare(None).executor.timeline.events[0].start_ns == 0
+
+
+def test_the_first_state_does_not_stay_in_memory():
+  run = taking_turns(("roll_out", "train"))
+  run.prepare(big_state(), jnp.arange(4.0))
+  first = jax.tree.map(jnp.asarray, big_state())
+  moments = weakref.ref(first[2])
+  iterations_ = run.iterate(first, [(jnp.arange(4.0),)] * 4)
+  del first
+  for _ in range(3):
+    next(iterations_)
+  gc.collect()
+  assert moments() is None
 
 
 def test_a_caller_that_takes_its_time_is_no_stall():
