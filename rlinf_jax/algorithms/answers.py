@@ -104,18 +104,24 @@ def statistics(
   said_fn = functools.partial(
     transformer.token_statistics, temperature=temperature
   )
+  mask_rn = mask(answers).reshape(-1, answers.token.shape[2])
   if packed_rows is not None:
 
-    def foretell(params: types.Params, token: jax.Array, *place: Any) -> Any:
-      next_token = jnp.roll(token, -1, axis=1)
-      hidden = model.encode(params, token, *place)
-      return said_fn(model.head(params), hidden, next_token)
+    def foretell(params: types.Params, *tokens: jax.Array) -> Any:
+      *text, is_asked = tokens
+      hidden = model.encode(params, *text)
+      next_token = jnp.roll(text[0], -1, axis=1)
+      return said_fn(
+        model.head(params), hidden, next_token, mask_bt=is_asked == 1
+      )
 
-    said = _read_packed(answers, packed_rows, foretell, params)
+    said = _read_packed(
+      answers, packed_rows, foretell, params, _precedes(answers)
+    )
     return jax.tree.map(lambda x: _before(answers, x), said)
   hidden = _before(answers, model.encode(params, *_texts(answers)))
-  target = answers.token.reshape(hidden.shape[:2])
-  return said_fn(model.head(params), hidden, target)
+  target = answers.token.reshape(mask_rn.shape)
+  return said_fn(model.head(params), hidden, target, mask_bt=mask_rn)
 
 
 def values(
@@ -228,6 +234,15 @@ def _before(answers: Answers, said: jax.Array) -> jax.Array:
   return jnp.take_along_axis(said, index, axis=1)
 
 
+def _precedes(answers: Answers) -> jax.Array:
+  """Returns 1 for tokens of the texts before an answer's, int32 [R, T + N]."""
+  _, place, segment = _texts(answers)
+  size = jnp.sum(segment, axis=1, keepdims=True)
+  group_size = answers.token.shape[1]
+  first = jnp.repeat(answers.prompt_length, group_size)[:, None] - 1
+  return ((place >= first) & (place < size - 1)).astype(jnp.int32)
+
+
 def _read_values(
   network: transformer.Transformer,
   params: types.Params,
@@ -245,6 +260,7 @@ def _read_packed(
   rows_at_once: int,
   read_fn: transformer.packed_rows.ReadFn,
   params: types.Params,
+  *more: jax.Array,
 ) -> Any:
   """Returns what `read_fn` says of each token of all texts, [R, T + N]."""
   text, _, segment = _texts(answers)
@@ -254,5 +270,6 @@ def _read_packed(
     params,
     text,
     jnp.where(is_used_r, jnp.sum(segment, axis=1), 0),
+    *more,
     rows_at_once=rows_at_once,
   )

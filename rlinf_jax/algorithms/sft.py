@@ -74,10 +74,13 @@ def make(
     del key_r
     hidden = model.encode(params, rows.token, rows.position, rows.segment)
     # A row's first token has none before it that could foretell it.
-    said = transformer.token_statistics(
-      model.head(params), hidden[:, :-1], rows.token[:, 1:]
-    )
     is_target = rows.is_target[:, 1:]
+    said = transformer.token_statistics(
+      model.head(params),
+      hidden[:, :-1],
+      rows.token[:, 1:],
+      mask_bt=is_target,
+    )
     total = jnp.sum(jnp.where(is_target, -said.log_prob, 0.0))
     entropy = jnp.sum(jnp.where(is_target, said.entropy, 0.0))
     weight = jnp.sum(is_target, dtype=jnp.float32)

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 
 from rlinf_jax import types
 
-ReadFn = Callable[[types.Params, jax.Array, jax.Array, jax.Array], Any]
-"""(params, token, position, segment), each int32 [B, S] -> arrays [B, S]."""
+ReadFn = Callable[..., Any]
+"""(params, token, position, segment, *more), int32 [B, S] -> arrays [B, S]."""
 
 
 class Layout(NamedTuple):
@@ -64,7 +64,7 @@ def read(
   params: types.Params,
   token_ns: jax.Array,
   length_n: jax.Array,
-  *,
+  *more_ns: jax.Array,
   rows_at_once: int,
 ) -> Any:
   """Returns what a network says of each token of some texts.
@@ -77,6 +77,8 @@ def read(
     params: what it differentiates by; the only thing here that it can be.
     token_ns: int32 [N, S]; what is beyond a text's length means nothing.
     length_n: int32 [N], at most S.
+    *more_ns: int32 [N, S], what else `read_fn` is to know of each token; where
+      there is none, it is told 0.
     rows_at_once: rows given to `read_fn`.
 
   Returns:
@@ -99,7 +101,7 @@ def read(
     jnp.broadcast_to(x_ns, token_ns.shape), mode="drop"
   )
   text_n1 = jnp.arange(1, num_texts + 1, dtype=jnp.int32)[:, None]
-  rows = (put(token_ns), put(place_s), put(text_n1))
+  rows = (put(token_ns), put(place_s), put(text_n1), *map(put, more_ns))
   num_turns = -(-where.num_rows // rows_at_once)
   said_rs = _read_rows(read_fn, rows_at_once, params, rows, num_turns)
   column = jnp.clip(at[1], 0, row_size - 1)

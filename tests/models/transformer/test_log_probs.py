@@ -51,6 +51,57 @@ def test_values_are_those_of_all_tokens_at_once(chunk_size):
     np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_asked", [0, 1, 7, 20])
+def test_only_tokens_that_are_asked_about_are_computed(num_asked):
+  kernel, hidden, target = draw()
+  asked = np.random.default_rng(1).permutation(20).reshape(2, 10) < num_asked
+  target = jnp.where(asked, target, 0)
+
+  def masked(kernel, hidden):
+    return transformer.token_statistics(
+      kernel, hidden, target, mask_bt=jnp.array(asked), chunk_size=5
+    )
+
+  expected = plain(kernel, hidden, target)
+  for x, y in zip(jax.jit(masked)(kernel, hidden), expected):
+    np.testing.assert_allclose(x, np.where(asked, y, 0.0), rtol=1e-5, atol=1e-6)
+
+  def of_plain(kernel, hidden):
+    return [jnp.where(asked, x, 0.0) for x in plain(kernel, hidden, target)]
+
+  gradients = [
+    jax.grad(lambda k, h, fn=fn: sum(map(jnp.sum, fn(k, h))), (0, 1))
+    for fn in (masked, of_plain)
+  ]
+  for x, y in zip(*(gradient(kernel, hidden) for gradient in gradients)):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("num_asked", "num_chunks"), [(0, 0), (5, 1), (6, 2)])
+def test_chunks_that_nothing_asks_about_are_left_out(num_asked, num_chunks):
+  computed = []
+  kernel, hidden, target = draw()
+
+  log_softmax = jax.nn.log_softmax
+
+  def noted(x):
+    jax.debug.callback(lambda: computed.append(1))
+    return log_softmax(x)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax.nn, "log_softmax", noted)
+    said = transformer.token_statistics(
+      kernel,
+      hidden,
+      target,
+      mask_bt=jnp.arange(20).reshape(2, 10) >= 20 - num_asked,
+      chunk_size=5,
+    )
+    jax.block_until_ready(said)
+    jax.effects_barrier()
+  assert len(computed) == num_chunks
+
+
 def loss_of(statistics_fn, target):
   def loss(kernel, hidden):
     log_prob, entropy = statistics_fn(kernel, hidden, target)
