@@ -244,7 +244,7 @@ flags.DEFINE_string(
 
 # Of models that are not tiny.
 _AT_SCALE = {
-  "quantum": 1, "packed_rows": 4, "remat": "all", "attention_block": 512
+  "quantum": 1, "packed_rows": 2, "remat": "all", "attention_block": 512
 }  # fmt: skip
 
 # What a checkpoint remembers, and a resumed run cannot differ in.

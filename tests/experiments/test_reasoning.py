@@ -88,7 +88,7 @@ print(json.dumps({
       ["--staleness=1", "--correction=none", "--drift_every=0", "--quantum=2"],
       [2, None, 0, None, None, None],
     ),
-    (["--model=big"], [1, 4, 0, None, "nothing_saveable", 512]),
+    (["--model=big"], [1, 2, 0, None, "nothing_saveable", 512]),
     (
       ["--model=big", "--quantum=0", "--packed_rows=0", "--remat=none"]
       + ["--attention_block=0"],
