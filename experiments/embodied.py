@@ -165,15 +165,26 @@ flags.DEFINE_string(
 )
 
 
+# What a resumed run goes on with, besides what `plan_flags` remembers.
+_OF_PLANS = ("simulate_on", "num_devices")
+
+
 def main(argv: list[str]) -> None:
   """Trains, evaluates and reports."""
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-  _configure()
   try:
+    if FLAGS.resume is not None:
+      saved = pathlib.Path(FLAGS.resume) / training.CHECKPOINTS
+      plan_flags.restore(checkpoints.read_metadata(saved), *_OF_PLANS)
+    _configure()
     plan_flags.check()
+    if FLAGS.simulate_on == "host" and FLAGS.plan is None:
+      raise ValueError(
+        "--simulate_on=host needs --plan, such as --plan=auto: a stage on the"
+        " host is no part of one program"
+      )
     settings, directory = _settings()
-    _check_place(settings)
     env, judge, algorithm = recipes.build(
       settings,
       num_threads=FLAGS.num_threads,
@@ -225,7 +236,7 @@ def main(argv: list[str]) -> None:
       options,
       metadata={
         **recipes.to_json(settings),
-        **plan_flags.to_json(),
+        **plan_flags.to_json(*_OF_PLANS),
         "backend": env.backend,
       },
       must_match=["backend", "staleness", *recipes.must_match(settings)],
@@ -312,16 +323,6 @@ def _with_flags(base: recipes.Settings) -> recipes.Settings:
   )
   names = ["env", "physics", "randomise", "seed", "num_seeds", "loss"]
   return dataclasses.replace(base, recipe=recipe, **given(names))
-
-
-def _check_place(settings: recipes.Settings) -> None:
-  if FLAGS.simulate_on == "mesh":
-    return
-  if FLAGS.plan is None or settings.num_seeds > 1:
-    raise ValueError(
-      "--simulate_on=host needs --plan, such as --plan=auto, and --num_seeds=1:"
-      " a stage on the host is no part of a program, and cannot be mapped"
-    )
 
 
 def _num_planned() -> int | None:

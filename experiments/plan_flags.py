@@ -65,10 +65,26 @@ def check(*others: str) -> None:
     )
 
 
-def to_json() -> dict[str, Any]:
-  """Returns what a checkpoint remembers of the flags: those not by default."""
-  names = ("plan", "staleness")
+def to_json(*others: str) -> dict[str, Any]:
+  """Returns what a checkpoint remembers of the flags: those not by default.
+
+  Args:
+    *others: flags of an experiment that go with a plan.
+  """
+  names = ("plan", "staleness", "memory_gb", *others)
   return {name: FLAGS[name].value for name in names if FLAGS[name].value}
+
+
+def restore(before: Mapping[str, Any], *others: str) -> None:
+  """Sets the flags that were not given to what a checkpoint remembers.
+
+  Args:
+    before: what that is.
+    *others: see `to_json`.
+  """
+  for name in ("plan", "staleness", "memory_gb", *others):
+    if name in before and not FLAGS[name].present:
+      FLAGS[name].value = before[name]
 
 
 def describe_resume(before: Mapping[str, Any]) -> str:

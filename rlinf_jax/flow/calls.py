@@ -114,6 +114,11 @@ def as_avals(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
   )
 
 
+def as_array(x: Any) -> Any:
+  """Returns an array as it is; a Python scalar as the array it counts as."""
+  return x if hasattr(x, "dtype") else np.asarray(x, array_dtype(x))
+
+
 def array_dtype(x: Any) -> Any:
   """Returns the dtype that `x` has as an array, without a weak type."""
   return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)

@@ -148,6 +148,10 @@ class _Process:
       return self._channel.recv()
     except (EOFError, BrokenPipeError, ConnectionResetError):
       return ("late" if is_late.is_set() else "ended"), None
+    except OSError:  # in the middle of a result
+      if not is_late.is_set():
+        raise
+      return "late", None
     finally:
       timer.cancel()
 

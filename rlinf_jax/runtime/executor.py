@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from rlinf_jax.flow import calls
 from rlinf_jax.runtime import (
   assignments,
   channels,
@@ -212,9 +213,11 @@ class _Run:
     self._board.stop()
     # A stage that stalls does not come back: it is left to its daemon thread.
     self._team.close(0.1 if self._is_stalled else JOIN_S)
+    held = [v for state in self._states.values() for v in state]
     for iteration in self._alive.values():
       iteration.release(())
-    for value in (v for state in self._states.values() for v in state):
+      held += iteration.given
+    for value in held:
       value.release()
 
   def timeline(self) -> timelines.Timeline:
@@ -347,7 +350,7 @@ class _Run:
 
   def _given(self, x: Any, what: str) -> values_lib.Value:
     value = values_lib.Value(self._board, self._context.ledger, what=what)
-    value.put(x)
+    value.put(calls.as_array(x))
     return value
 
   def _read(self, outputs: Sequence[values_lib.Value]) -> tuple[Any, ...]:

@@ -70,6 +70,7 @@ def _program(program: programs.Program) -> Iterator[str]:
       yield from _program(node.body)
     else:
       yield str((node.axes, node.out_axis, node.call.mapped))
+      yield str((node.spec.quantum, node.spec.groups))
       avals = tuple(program.avals[v] for v in node.inputs)
       yield _stage(node.call, calls.as_avals(avals))
   if program.glue is not None:

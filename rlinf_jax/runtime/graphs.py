@@ -208,17 +208,20 @@ def _reads(
   body, axis_of = node.body, divisions[node.name].axes
   outer = dict(zip(body.inputs, node.inputs))
   is_stacked = set(body.inputs[node.num_consts + node.num_carry :])
-  for inner in body.nodes:
-    called = names.read_by(body, inner)
+  by_stage = {inner.name: names.read_by(body, inner) for inner in body.nodes}
+  # What glue behind the stages reads alone, whichever of them ends a turn.
+  ends_turn = programs.sources(body, body.outputs) & set(outer)
+  alone = ends_turn - {v for called in by_stage.values() for v in called}
+  for name, called in by_stage.items():
     yield (
-      inner.name,
+      name,
       [
         _Read(
           outer[v],
           None if v not in axis_of else axis_of[v] + (v in is_stacked),
-          called[v],
+          called.get(v, ()),
         )
-        for v in sorted(set(called) & set(outer))
+        for v in sorted(set(called) & set(outer) | alone)
       ],
     )
 

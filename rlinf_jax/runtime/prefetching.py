@@ -50,12 +50,11 @@ class Prefetching:
     limit = self._ledger.budget_bytes
     if limit is None:
       limit = self._machine.cluster.classes[0].memory_bytes
+    name = task.stage
+    if task.kind == "loop" and task.node is not None:
+      name = task.node.name  # as which the whole of it is compiled
     needs = max(
-      (
-        c.num_bytes
-        for c in self._compiled.compilations
-        if c.stage == task.stage
-      ),
+      (c.num_bytes for c in self._compiled.compilations if c.stage == name),
       default=0,
     )
     return all(

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from rlinf_jax.flow import granules
+from rlinf_jax.flow import calls, granules
 from rlinf_jax.runtime import (
   contexts,
   executables,
@@ -92,7 +92,9 @@ class Bench:
       graph, machine, _Uncounted(), compiled=compiled
     )
     self._home = executables.place_of(machine.devices[:1])
-    self._known: dict[int, Any] = dict(zip(self._program.inputs, args))
+    self._known: dict[int, Any] = dict(
+      zip(self._program.inputs, map(calls.as_array, args))
+    )
     self._called_s: dict[str, float] = {}
     self._bytes: dict[str, int] = {}  # of nodes, whole on one device
     self._iterations: dict[int, iterations.Iteration] = {}

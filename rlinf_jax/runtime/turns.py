@@ -185,8 +185,7 @@ class LoopState:
     if turn >= min(lane.num_ended.values()):
       glue = glue.parts[v]  # a stage that makes what v does not need still runs
     given = [self._of_turn(lane, u, turn, place) for u in glue.inputs]
-    if place is not None:
-      given = transport.send(given, place.replicated())
+    given = transport.send(given, None if place is None else place.replicated())
     out = self._context.compiled.glue(glue)(*given)
     made = dict(zip(glue.outputs, out))
     lane.turns[turn].update(made)

@@ -1,8 +1,10 @@
 """Host stages that other processes import, for tests of killing them."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -34,3 +36,10 @@ def tool(x_b):
 def process_of(x_b):
   """Gives the number of the process for every item."""
   return 0 * x_b + os.getpid()
+
+
+def stops_after_a_while(x_b):
+  """Gives what it was given; its process stops while that is being sent."""
+  stop = lambda: os.kill(os.getpid(), signal.SIGSTOP)
+  threading.Timer(0.02, stop).start()
+  return x_b

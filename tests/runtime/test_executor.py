@@ -415,6 +415,33 @@ def test_other_inputs_in_each_iteration_do_not_add_up():
   assert resident[2:] == resident[2:3] * 4
 
 
+def test_an_abandoned_call_leaves_nothing_counted():
+  run = taking_turns(("roll_out", "train"))
+  for _ in range(3):
+    inputs = ((jnp.arange(4.0) + i,) for i in range(3))
+    for _ in run.iterate(big_state(), inputs):
+      break
+    ledger = run.prepare(None).executor.ledger
+    assert ledger.resident_bytes(jax.devices()[0]) == 0
+
+
+def test_numbers_of_python_are_arrays():
+  flow_of_number = lambda state, x: big_flow(state, jnp.arange(4.0) + x)
+  planned = runtime.m2flow(
+    flow_of_number,
+    plan="disaggregated",
+    machine=machines.of_process(2),
+    measure_s=1.0,
+  )
+  *_, (state, _) = planned.iterate(big_state(), [(1.0,), (2.0,)])
+  expected = big_state()
+  for x in (1.0, 2.0):
+    expected, _ = flow_of_number(expected, x)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state, expected
+  )
+
+
 def test_of_a_long_run_the_last_iterations_are_kept(monkeypatch):
   monkeypatch.setattr(executor, "KEPT_ITERATIONS", 4)
   run = taking_turns(("roll_out", "train"))

@@ -82,6 +82,18 @@ def test_a_process_that_does_not_read_is_killed_too():
   assert other != child
 
 
+def test_a_process_that_stops_in_the_middle_of_a_result_is_killed():
+  stage = flow.stage(
+    host_stages.stops_after_a_while,
+    items={0: 0},
+    place="host",
+    out_fn=host_stages.same,
+    deadline_s=3.0,
+  )
+  with pytest.raises(TimeoutError, match="did not return within 3 s"):
+    stage(np.zeros(20_000_000, np.int32))
+
+
 def test_a_planned_flow_ends_within_the_deadline_and_names_the_stage():
   run = runtime.m2flow(
     lambda x_b: host_stages.tool(x_b),

@@ -181,6 +181,25 @@ def test_stages_in_different_turns_give_the_eager_numbers(name, lanes):
   jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+def test_what_glue_alone_reads_is_waited_for():
+  simulate = stage("simulate", lambda x_b: jnp.sin(2 * x_b + 1))
+  judge = stage("judge", lambda x_b: jnp.tanh(x_b))
+  scale = stage("scale", lambda x_b: 1 + x_b * x_b)
+
+  def iteration(x_b):
+    scale_b = scale(x_b)
+
+    def body(x_b, _):
+      x_b = simulate(x_b)
+      return x_b, judge(x_b) * scale_b
+
+    return flow.loop(body, x_b, None, length=TURNS)
+
+  workflow = graphs.describe(tracing.trace(iteration, jnp.ones(ITEMS))).workflow
+  edges = {(e.source, e.target) for e in workflow.edges}
+  assert {("scale", "simulate"), ("scale", "judge")} <= edges
+
+
 @pytest.mark.parametrize("name", ["judged", "judged_before", "with_glue"])
 def test_a_slow_stage_on_the_host_is_waited_for(name):
   iteration, state = flow_of(name, place="host", hook=lambda: time.sleep(0.01))
