@@ -388,8 +388,8 @@ def _report(
   print(
     f"greedy accuracy {result.before.accuracy.estimate:.1%} ->"
     f" {result.after.accuracy.estimate:.1%}"
-    f" [{result.after.accuracy.low:.1%}, {result.after.accuracy.high:.1%}] in"
-    f" {result.num_iterations:,} iterations,"
+    f" [{result.after.accuracy.low:.1%}, {result.after.accuracy.high:.1%}]"
+    f" after {result.num_iterations:,} iterations,"
     f" {progress.format_duration(result.wall_time_s)}; answers before and"
     f" after: {directory / 'samples.md'}"
   )

@@ -28,6 +28,7 @@ def read(path: pathlib.Path) -> tasks.Judgement:
       (types.Completion(**completion), reward)
       for completion, reward in found["samples"]
     ),
+    digest=found.get("digest", ""),
   )
 
 

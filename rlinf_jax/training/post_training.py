@@ -66,7 +66,8 @@ class Result:
     num_iterations: those before a resume included.
     is_finished: False where it was interrupted or out of time.
     wall_time_s: of this process, from the first compilation on.
-    before: of the model that the run began with, before any resume.
+    before: of the model that the run began with, before any resume; but of
+      that which was resumed where other prompts are judged than before.
     after: of the model that it came to; None where it is not finished.
     params: of that model.
   """
@@ -195,7 +196,7 @@ class _Run:
       self._save(state, done)
     try:
       after = self._judge(state, done)
-      before = self._first_judgement(after)
+      before = self._first_judgement(after, done)
       num_left = max(options.num_iterations - done, 0)
       with contextlib.closing(iterate(state, num_left)) as iterations:
         before_s = time.monotonic()
@@ -287,11 +288,19 @@ class _Run:
     )
     return judgement
 
-  def _first_judgement(self, judgement: tasks.Judgement) -> tasks.Judgement:
+  def _first_judgement(
+    self, judgement: tasks.Judgement, done: int
+  ) -> tasks.Judgement:
     """Returns that of the run's begin, which is written there."""
     path = self.options.directory / BEFORE
     if self.options.resume and path.is_file():
-      return judgements.read(path)
+      first = judgements.read(path)
+      if first.digest == judgement.digest:
+        return first
+      self.display.print(
+        f"other prompts are judged than before: {BEFORE} is now of the model"
+        f" after {done:,} iterations"
+      )
     judgements.write(path, judgement)
     return judgement
 

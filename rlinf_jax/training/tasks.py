@@ -7,6 +7,7 @@ padded answer.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -207,11 +208,14 @@ class Judgement:
     accuracy: the share of answers with at least the reward of a right one; of
       several rewards the first alone counts.
     samples: the first answers, with their rewards.
+    digest: of the prompts that were asked and their answers: only judgements of
+      the same can be compared.
   """
 
   rewards: statistics.Summary
   accuracy: statistics.Interval
   samples: tuple[tuple[types.Completion, float], ...]
+  digest: str
 
 
 def judge(
@@ -237,6 +241,7 @@ def judge(
   found: list[float] = []
   num_right = 0
   samples: list[tuple[types.Completion, float]] = []
+  digest = hashlib.sha256()
   for start in range(0, num_prompts, batch_size):
     position_b = start + np.arange(batch_size)
     is_asked = position_b < num_prompts
@@ -255,9 +260,12 @@ def judge(
     first_b = scored.reward_b if scored.first_b is None else scored.first_b
     num_right += int(np.sum(first_b >= right_reward))
     pairs = list(zip(texts, scored.reward_b.tolist()))
+    for text in texts:
+      digest.update(repr((text.prompt, text.answer)).encode())
     samples += pairs[: num_samples - len(samples)]
   return Judgement(
     rewards=statistics.summarise(np.array(found)),
     accuracy=statistics.wilson_interval(num_right, len(found)),
     samples=tuple(samples),
+    digest=digest.hexdigest(),
   )

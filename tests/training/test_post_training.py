@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -59,13 +60,14 @@ def judge(weights):
     rewards=statistics.summarise(np.array([num])),
     accuracy=statistics.wilson_interval(0, 1),
     samples=((completion, num),),
+    digest="of these prompts",
   )
 
 
-def run(directory, algorithm=None, *, metadata=None, **options):
+def run(directory, algorithm=None, *, metadata=None, judge_fn=judge, **options):
   return post_training.post_train(
     algorithm or counting(),
-    judge,
+    judge_fn,
     post_training.Options(
       **{
         "directory": directory,
@@ -136,6 +138,21 @@ def test_before_is_the_model_that_the_run_began_with(tmp_path):
   assert path.read_text().splitlines()[2:] == [
     "| 1\\|1= | 2 | 0.0<br> | 0 | 4.0<br> | 4 |"
   ]
+
+
+def test_only_judgements_of_the_same_prompts_are_compared(tmp_path, capsys):
+  run(tmp_path, num_iterations=2)
+
+  def judge_others(weights):
+    return dataclasses.replace(judge(weights), digest="of others")
+
+  for num, told in ((4, True), (6, False)):
+    again = run(
+      tmp_path, num_iterations=num, resume=True, judge_fn=judge_others
+    )
+    assert (again.before.rewards.mean, again.after.rewards.mean) == (2.0, num)
+    printed = "".join(capsys.readouterr())
+    assert ("of the model after 2 iterations" in printed) == told
 
 
 def test_what_a_resumed_run_was_told_anew_is_remembered_at_once(tmp_path):

@@ -85,6 +85,12 @@ def test_a_judgement_counts_each_prompt_once():
   assert found.accuracy.estimate == pytest.approx(2 / 3)
   assert [t.response for t, _ in found.samples] == ["2", "22", "4"]
   np.testing.assert_array_equal(asked[1].is_asked, [True, False])
+  # The prompts say what was judged, in whatever batches.
+  judge = functools.partial(tasks.judge, generate_fn=generate, batch_size=1)
+  assert judge(task(), num_prompts=3).digest == found.digest
+  assert judge(task(), num_prompts=2).digest != found.digest
+  other = task(prompts=[*PROMPTS[:2], types.Prompt(text="3=", answer="4")])
+  assert judge(other, num_prompts=3).digest != found.digest
 
 
 def test_all_prompts_are_counted_that_are_too_long():
