@@ -251,7 +251,7 @@ _AT_SCALE = {
 FIXED = (
   "model", "task", "task_arg", "drop_long_prompts", "reward", "reward_model",
   "system", "objective", "engine", "dtype", "clip_low", "clip_high", "kl",
-  "correction",
+  "correction", "staleness", "partial_rollouts",
   *(name for name in _HELP if name != "packed_rows"),
 )  # fmt: skip
 # What it remembers besides: a flag given to the resumed run has its way. By the
@@ -261,8 +261,8 @@ STEPS = (
   "weight_decay", "max_grad_norm",
 )  # fmt: skip
 CHANGEABLE = (
-  *STEPS, "plan", "staleness", "memory_gb", "profile",
-  "partial_rollouts", "channel_tokens", "packed_rows", "num_devices",
+  *STEPS, "plan", "memory_gb", "profile",
+  "channel_tokens", "packed_rows", "num_devices",
   "remat", "attention_block",
   "rollout_python", "num_replicas", "rollout_threads", "rollout_arg",
   "max_drift", "eval_task", "num_eval_prompts", "eval_every",

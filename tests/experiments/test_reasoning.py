@@ -197,6 +197,18 @@ def test_a_run_goes_under_a_plan(flags, tmp_path):
       assert (tmp_path / "run" / "plan" / name).is_file(), name
 
 
+def test_a_run_of_stale_weights_goes_on_so(tmp_path):
+  run(
+    *SMALL,
+    *("--plan=disaggregated", "--num_devices=2", "--staleness=1"),
+    "--num_iterations=1",
+    f"--run_dir={tmp_path}",
+  )
+  refused = run(f"--resume={tmp_path}", "--staleness=0", check=False)
+  assert refused.returncode == 1, refused.stdout
+  assert "staleness: checkpoint 1, this run 0" in refused.stderr
+
+
 def test_several_devices_without_a_plan_share_the_stages(tmp_path):
   flags = [*SMALL, "--quantum=1", "--num_iterations=2"]
   result = run(*flags, "--num_devices=2", f"--run_dir={tmp_path / 'two'}")
