@@ -58,7 +58,8 @@ class Scorers:
   Args:
     source: "path/to/file.py:NAME" of a reward function, or `MATH`, or `GYM`.
       The function is given an object with the fields of `types.Completion`,
-      and imports what it needs itself.
+      and imports what it needs itself. Metadata that JSON does not know, such
+      as a time, come as text.
     num_processes: how many responses to score at once.
     deadline_s: for one response.
     start_deadline_s: for importing the file.
@@ -150,7 +151,8 @@ class Scorers:
       for completion in completions:
         future: futures.Future[_Outcome] = futures.Future()
         pending.append(future)
-        self._jobs.put((json.dumps(dataclasses.asdict(completion)), future))
+        fields = dataclasses.asdict(completion)
+        self._jobs.put((json.dumps(fields, default=str), future))
     outcomes = [future.result() for future in pending]
     for completion, outcome in zip(completions, outcomes):
       if outcome.kind == "refused":

@@ -13,8 +13,11 @@ from rlinf_jax.training import tasks
 
 
 def write(path: pathlib.Path, judgement: tasks.Judgement) -> None:
-  """Writes a judgement as JSON; `read` gives it back."""
-  content = json.dumps(dataclasses.asdict(judgement), indent=2)
+  """Writes a judgement as JSON; `read` gives it back, without metadata."""
+  record = dataclasses.asdict(judgement)
+  for completion, _ in record["samples"]:
+    del completion["metadata"]  # of which JSON may not know everything
+  content = json.dumps(record, indent=2)
   path.write_text(content + "\n", encoding="utf-8")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import os
 import pathlib
 import signal
@@ -42,6 +44,8 @@ def score(completion):
     return float("nan")
   if response == "pid":
     return os.getpid()
+  if response == "metadata":
+    return completion.metadata == {"when": "2026-12-01", "price": "1.50"}
   if response == "fields":
     return (
       len(completion.prompt) + 10 * len(completion.answer)
@@ -105,6 +109,15 @@ def test_threads_each_get_the_rewards_of_their_responses(scorers):
 
 def test_no_responses_have_no_rewards(scorers):
   assert scorers.score([]).reward_b.shape == (0,)
+
+
+def test_metadata_that_json_lacks_come_as_text(scorers):
+  metadata = {
+    "when": datetime.date(2026, 12, 1),
+    "price": decimal.Decimal("1.50"),
+  }
+  scores = scorers.score([completion("metadata", metadata=metadata)])
+  assert (scores.reward_b.tolist(), scores.first_error) == ([1.0], "")
 
 
 def test_a_function_is_given_every_field(scorers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 
 import jax
@@ -138,6 +139,18 @@ def test_before_is_the_model_that_the_run_began_with(tmp_path):
   assert path.read_text().splitlines()[2:] == [
     "| 1\\|1= | 2 | 0.0<br> | 0 | 4.0<br> | 4 |"
   ]
+
+
+def test_a_judgement_is_kept_whatever_its_metadata(tmp_path):
+  found = judge(types.Weights(jnp.float32(1), 0))
+  ((completion, reward),) = found.samples
+  told = dataclasses.replace(
+    completion, metadata={"when": datetime.date(2026, 12, 1), "raw": b"1"}
+  )
+  path = tmp_path / "before.json"
+  judgements.write(path, dataclasses.replace(found, samples=((told, reward),)))
+  again = judgements.read(path)
+  assert (again.samples, again.digest) == (found.samples, found.digest)
 
 
 def test_only_judgements_of_the_same_prompts_are_compared(tmp_path, capsys):
