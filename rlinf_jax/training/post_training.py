@@ -16,7 +16,7 @@ import numpy as np
 from rlinf_jax import checkpoints, runtime, types
 from rlinf_jax.algorithms import grpo
 from rlinf_jax.reporting import interrupts, metrics, progress
-from rlinf_jax.training import judgements, stopping, tasks
+from rlinf_jax.training import judgements, plans, stopping, tasks
 
 CHECKPOINTS = "checkpoints"
 # The first judgement, kept for a run that is resumed.
@@ -160,11 +160,16 @@ def post_train(
         more_fn=more_fn,
         sync_fn=sync_fn,
       )
-      iterate = _iterate(algorithm, transform, display, explain, options)
+      planned = transform and plans.put(algorithm.iteration, transform, display)
+      iterate = _eagerly(algorithm)
+      if planned is not None:
+        iterate = _under_plan(planned, display, explain, options)
       # No name of this function's keeps the first state in memory.
       result = run.to_the_end(
         begin(), first, iterate, interrupt, is_saved=is_saved
       )
+    if planned is not None and result.num_iterations > first:
+      plans.report(planned, options.directory, display, explain=explain)
   return result
 
 
@@ -322,46 +327,37 @@ def _weights(state: grpo.TrainState) -> types.Weights:
   return types.Weights(state.learner.params.actor, state.version)
 
 
-def _iterate(
-  algorithm: grpo.Grpo,
-  transform: Callable[..., runtime.M2Flow] | None,
-  display: progress.Progress,
-  explain: bool,
-  options: Options,
-) -> IterateFn:
-  """Returns what runs iterations: stage by stage, or under a plan."""
+def _eagerly(algorithm: grpo.Grpo) -> IterateFn:
+  """Returns what runs iterations stage by stage."""
 
-  def eagerly(state: grpo.TrainState, num: int) -> Generator[Any, None, None]:
+  def iterate(state: grpo.TrainState, num: int) -> Generator[Any, None, None]:
     for _ in range(num):
       state, row = algorithm.iteration(state)
       yield state, row
 
-  if transform is None:
-    return eagerly
+  return iterate
 
-  def show(stage: str, num: int, total: int) -> None:
-    display.name_phase(f"measure {stage} ({num} of {total})")
 
-  planned = transform(algorithm.iteration, notify=show)
+def _under_plan(
+  planned: runtime.M2Flow,
+  display: progress.Progress,
+  explain: bool,
+  options: Options,
+) -> IterateFn:
+  """Returns what runs iterations under a plan."""
 
-  def under_plan(
-    state: grpo.TrainState, num: int
-  ) -> Generator[Any, None, None]:
+  def iterate(state: grpo.TrainState, num: int) -> Generator[Any, None, None]:
     with display.phase("trace, measure and plan"):
       planned.prepare(state)
     if explain:
       display.print(planned.explain())
+    if options.resume:
+      plans.tell_of_resume(planned, display)
     iterations = planned.iterate(state, [()] * num)
     del state  # or the first would stay in memory
-    try:
-      yield from iterations
-    finally:
-      if explain:
-        display.print(planned.compare())
-        for path in planned.write_report(options.directory / "plan"):
-          display.print(f"written: {path}")
+    yield from iterations
 
-  return under_plan
+  return iterate
 
 
 def write_result(path: pathlib.Path, result: Result) -> None:

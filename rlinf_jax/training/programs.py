@@ -14,6 +14,7 @@ from rlinf_jax import flow, runtime
 from rlinf_jax.algorithms import evaluation, ppo
 from rlinf_jax.reporting import memory, progress
 from rlinf_jax.runtime import meshes
+from rlinf_jax.training import plans
 
 DEFAULT_MAX_STEPS = 1000
 
@@ -105,11 +106,7 @@ def compile_programs(
     iteration = functools.partial(_iteration, algorithm, config.unroll_length)
     if num_seeds > 1:
       iteration = jax.vmap(iteration, in_axes=(0, None))
-
-    def show(stage: str, done: int, total: int) -> None:
-      display.name_phase(f"measure {stage} ({done} of {total})")
-
-    planned = transform(iteration, notify=show)
+    planned = plans.put(iteration, transform, display)
     with display.phase("trace, measure and plan"):
       planned.prepare(compiled_init(), np.int32(_whole(config)))
   else:

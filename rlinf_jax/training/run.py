@@ -22,8 +22,8 @@ from rlinf_jax.reporting import (
   progress,
   statistics,
 )
+from rlinf_jax.training import plans, stopping
 from rlinf_jax.training import programs as programs_lib
-from rlinf_jax.training import stopping
 
 CHECKPOINTS = "checkpoints"
 
@@ -154,12 +154,8 @@ def train(
         fresh = programs.init()
         state = dataclasses.replace(state, sim=fresh.sim, carry=fresh.carry)
       display.print(f"resumed at {first_step:,} steps from {saved}")
-      if programs.flow is not None and programs.flow.workflow.staleness:
-        display.print(
-          f"the staleness of {programs.flow.workflow.staleness} begins anew:"
-          " the first iterations act by the restored weights, not older ones,"
-          " and the run is not bitwise one that was never interrupted"
-        )
+      if programs.flow is not None:
+        plans.tell_of_resume(programs.flow, display)
     else:
       state = programs.init()
     with metrics.open_writers(
@@ -181,10 +177,7 @@ def train(
       )
       result = run.to_the_end(state, first_step, interrupt)
     if programs.flow is not None:
-      if explain:
-        display.print(programs.flow.compare())
-      for path in programs.flow.write_report(options.directory / "plan"):
-        display.print(f"written: {path}")
+      plans.report(programs.flow, options.directory, display, explain=explain)
     return result
 
 

@@ -193,8 +193,8 @@ def test_a_run_goes_under_a_plan(flags, tmp_path):
   assert rows[-1]["staleness"] == staleness
   if "--explain" in flags:
     assert "Results are bitwise" in result.stdout
-    for name in ("report.html", "trace.json", "plan.json"):
-      assert (tmp_path / "run" / "plan" / name).is_file(), name
+  for name in ("report.html", "trace.json", "plan.json"):
+    assert (tmp_path / "run" / "plan" / name).is_file(), name
 
 
 def test_a_run_of_stale_weights_goes_on_so(tmp_path):
@@ -207,6 +207,8 @@ def test_a_run_of_stale_weights_goes_on_so(tmp_path):
   refused = run(f"--resume={tmp_path}", "--staleness=0", check=False)
   assert refused.returncode == 1, refused.stdout
   assert "staleness: checkpoint 1, this run 0" in refused.stderr
+  result = run(f"--resume={tmp_path}", "--num_iterations=2")
+  assert "the staleness of 1 begins anew" in result.stdout
 
 
 def test_several_devices_without_a_plan_share_the_stages(tmp_path):
