@@ -18,6 +18,11 @@ from rlinf_jax.training import post_training
 
 FLAGS = flags.FLAGS
 
+# Of models that are not tiny.
+_AT_SCALE = {
+  "quantum": 1, "packed_rows": 2, "remat": "all", "attention_block": 512
+}  # fmt: skip
+
 flags.DEFINE_string(
   "model", setup.TINY, "Folder of a Hugging Face checkpoint, or tiny."
 )
@@ -130,13 +135,13 @@ flags.DEFINE_enum(
   list(setup.REMATS),
   "What the backward pass computes again of each block, to keep less: none, all"
   " but its products with weights (dots), or all. Default: none for the tiny"
-  " model, else all.",
+  f" model, else {_AT_SCALE['remat']}.",
 )
 flags.DEFINE_integer(
   "attention_block",
   None,
   "Queries that attend at once; 0 is all, whose scores are kept. Default: 0 for"
-  " the tiny model, else 512.",
+  f" the tiny model, else {_AT_SCALE['attention_block']}.",
   0,
 )
 flags.DEFINE_float("clip_low", None, "The objective's.", 0.0)
@@ -173,10 +178,11 @@ _HELP = {
   "value_weight": "Of the critic's loss.",
   "value_clip": "How far the critic may move per iteration.",
   "quantum": "Prompts computed at once: bounds memory, and makes numbers the"
-  " same under any plan; 0 is all. Default: 0 for the tiny model, else 1.",
+  " same under any plan; 0 is all. Default: 0 for the tiny model, else"
+  f" {_AT_SCALE['quantum']}.",
   "packed_rows": "Answers are packed into rows as long as the longest could be,"
   " and so many rows are read at once; 0 is a row for each answer. Default: 0"
-  " for the tiny model, else 4.",
+  f" for the tiny model, else {_AT_SCALE['packed_rows']}.",
   "drift_every": "Updates between looks at whether answers have the"
   " probabilities of the weights that generated them, at the cost of reading"
   " them again; 0 is never. Default: 10 with --staleness, else 0, as current"
@@ -241,11 +247,6 @@ flags.DEFINE_multi_enum(
 flags.DEFINE_string(
   "compilation_cache", "~/.cache/rlinf_jax", "Of compiled programs."
 )
-
-# Of models that are not tiny.
-_AT_SCALE = {
-  "quantum": 1, "packed_rows": 2, "remat": "all", "attention_block": 512
-}  # fmt: skip
 
 # What a checkpoint remembers, and a resumed run cannot differ in.
 FIXED = (
