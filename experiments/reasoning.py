@@ -93,9 +93,10 @@ def _run(directory: pathlib.Path) -> None:
   model = setup.load_model(FLAGS.model, seed=FLAGS.seed)
   recipe = reasoning_tasks.recipe(
     FLAGS.task,
-    context_size=(
-      None if FLAGS.model == setup.TINY else model.config.context_size
-    ),
+    context_size=model.config.context_size,
+    is_tiny=FLAGS.model == setup.TINY,
+    max_prompt_tokens=FLAGS.max_prompt_tokens,
+    max_new_tokens=FLAGS.max_new_tokens,
   )
   task_args = setup.read_args(FLAGS.task_arg, flag="task_arg")
   config = reasoning_flags.config(recipe)

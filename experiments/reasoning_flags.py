@@ -160,9 +160,11 @@ _HELP = {
   "num_prompts": "Prompts of an iteration.",
   "group_size": "Answers to each.",
   "max_prompt_tokens": "Of the longest prompt. Default: the task's for the tiny"
-  " model, else 512.",
+  f" model, else {reasoning_tasks.OTHER.max_prompt_tokens}, or what"
+  " --max_new_tokens leaves of the model's context (a third, if not given).",
   "max_new_tokens": "Of the longest answer. Default: the task's for the tiny"
-  " model, else 1024.",
+  f" model, else {reasoning_tasks.OTHER.max_new_tokens}, or what the prompt"
+  " leaves of the model's context.",
   "temperature": "Of sampling.",
   "num_epochs": "Passes over an iteration's answers.",
   "num_minibatches": "Updates per pass.",
@@ -349,11 +351,10 @@ def check() -> None:
 
 
 def config(recipe: reasoning_tasks.Recipe) -> grpo.Config:
-  """Returns how answers are asked for; what no flag says is the task's."""
+  """Returns how answers are asked for; their lengths are the recipe's."""
   given = {name: getattr(FLAGS, name) for name in _HELP}
   for name in ("max_prompt_tokens", "max_new_tokens"):
-    if given[name] is None:
-      given[name] = getattr(recipe, name)
+    given[name] = getattr(recipe, name)
   for name in ("quantum", "packed_rows"):
     given[name] = _unless_tiny(name)
   if given["drift_every"] is None:

@@ -60,23 +60,40 @@ RECIPES = {
 OTHER = Recipe(reward="math", max_prompt_tokens=512, max_new_tokens=1024)
 
 
-def recipe(task: str, *, context_size: int | None = None) -> Recipe:
+def recipe(
+  task: str,
+  *,
+  context_size: int,
+  is_tiny: bool = False,
+  max_prompt_tokens: int | None = None,
+  max_new_tokens: int | None = None,
+) -> Recipe:
   """Returns the settings that suit a task and a model.
 
   Args:
     task: as in `prompts`.
-    context_size: of the model; None is the tiny one.
+    context_size: of the model. A length that is not given is at most what the
+      other leaves of it; of neither, a prompt's is at most a third.
+    is_tiny: whether it is the tiny model.
+    max_prompt_tokens: if given.
+    max_new_tokens: likewise.
   """
   found = RECIPES.get(task, OTHER)
   if task.startswith(GYM):
     found = dataclasses.replace(OTHER, reward="gym")
-  if context_size is None:
-    return found
-  max_prompt_tokens = min(OTHER.max_prompt_tokens, context_size // 3)
+  usual = found if is_tiny else OTHER
+  if max_prompt_tokens is None:
+    room = context_size // 3
+    if max_new_tokens is not None:
+      room = context_size - max_new_tokens
+    max_prompt_tokens = max(1, min(usual.max_prompt_tokens, room))
+  if max_new_tokens is None:
+    room = context_size - max_prompt_tokens
+    max_new_tokens = max(1, min(usual.max_new_tokens, room))
   return Recipe(
     reward=found.reward,
     max_prompt_tokens=max_prompt_tokens,
-    max_new_tokens=min(OTHER.max_new_tokens, context_size - max_prompt_tokens),
+    max_new_tokens=max_new_tokens,
   )
 
 

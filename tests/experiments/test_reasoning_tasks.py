@@ -57,19 +57,35 @@ def test_an_unknown_reward_is_refused(name):
     score(["exact", name], completion("4"))
 
 
+def lengths(name, context_size, **options):
+  found = reasoning_tasks.recipe(name, context_size=context_size, **options)
+  return found.max_prompt_tokens, found.max_new_tokens
+
+
 def test_what_a_model_says_in_full_needs_room():
   recipe = reasoning_tasks.recipe
-  tiny, other = (
-    recipe("arithmetic", context_size=size) for size in (None, 4096)
-  )
-  assert (tiny.max_prompt_tokens, tiny.max_new_tokens) == (6, 4)
-  assert (other.max_prompt_tokens, other.max_new_tokens) == (512, 1024)
-  assert tiny.reward == other.reward == "exact"
+  assert lengths("arithmetic", 128, is_tiny=True) == (6, 4)
+  assert lengths("arithmetic", 4096) == (512, 1024)
+  for is_tiny in (False, True):
+    found = recipe("arithmetic", context_size=128, is_tiny=is_tiny)
+    assert found.reward == "exact"
   assert recipe("gym:chain_sum", context_size=4096).reward == "gym"
-  assert recipe("gym:chain_sum").reward == "gym"
   assert recipe("some.jsonl", context_size=4096).reward == "math"
-  short = recipe("some.jsonl", context_size=128)
-  assert (short.max_prompt_tokens, short.max_new_tokens) == (42, 86)
+  # What the tiny model has no lengths of is to fit its context too.
+  for name in ("gym:chain_sum", "some.jsonl"):
+    for is_tiny in (False, True):
+      assert lengths(name, 128, is_tiny=is_tiny) == (42, 86)
+
+
+def test_a_length_that_is_given_leaves_the_rest_to_the_other():
+  assert lengths("some.jsonl", 2048, max_prompt_tokens=1500) == (1500, 548)
+  assert lengths("some.jsonl", 2048, max_prompt_tokens=100) == (100, 1024)
+  assert lengths("some.jsonl", 2048, max_new_tokens=1900) == (148, 1900)
+  assert lengths("some.jsonl", 2048, max_new_tokens=100) == (512, 100)
+  tiny = {"is_tiny": True, "max_prompt_tokens": 126}
+  assert lengths("arithmetic", 128, **tiny) == (126, 2)
+  # Nothing is left: whoever checks the sum says so.
+  assert lengths("some.jsonl", 128, max_new_tokens=128) == (1, 128)
 
 
 def test_a_setting_that_is_no_column_is_refused(tmp_path):
