@@ -160,10 +160,14 @@ def _run(directory: pathlib.Path) -> None:
       )
     else:
       judged = fit(make_task(prompts=judged_by, order_seed=None), eval_task)
-    settings |= {
+    sizes = {
       "num_prompts_learnt_from": len(task.prompts),
       "num_prompts_held_out": len(judged.prompts) if is_held_out else 0,
     }
+    if FLAGS.resume is not None:
+      saved = directory / post_training.CHECKPOINTS
+      reasoning_tasks.check_resume(checkpoints.read_metadata(saved), sizes)
+    settings |= sizes
     print(
       f"{FLAGS.objective} on {FLAGS.task} by {FLAGS.engine}; run folder"
       f" {directory}",
@@ -278,11 +282,7 @@ def _post_train(
       algorithm.init, parts.model.params, key, reward_params
     ),
     metadata=settings,
-    must_match=(
-      *reasoning_flags.FIXED,
-      "num_prompts_learnt_from",
-      "num_prompts_held_out",
-    ),
+    must_match=reasoning_flags.FIXED,
     more_fn=lambda: {
       "failed_rewards": float(parts.failures.take()),
       **_sync_metrics(engine),

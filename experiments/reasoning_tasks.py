@@ -168,6 +168,31 @@ def fit(task: tasks.Task, name: str, *, drop_long: bool) -> tasks.Task:
   return kept
 
 
+def check_resume(saved: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+  """Raises ValueError where a resumed run would learn from other prompts.
+
+  Args:
+    saved: what the checkpoint remembers: sizes, and flags.
+    sizes: how many prompts there are now, by name.
+  """
+  if all(saved[name] == size for name, size in sizes.items()):
+    return
+  before, now = (
+    ", ".join(f"{name} {record[name]:,}" for name in sizes)
+    for record in (saved, sizes)
+  )
+  given = "".join(
+    f" --{name}={saved[name]}"
+    for name in ("num_eval_prompts", "eval_task")
+    if saved[name] is not None
+  )
+  raise ValueError(
+    f"the run would learn from other prompts: it had {before}, and now there"
+    f" are {now}. Leave --task's file as it was, and --num_eval_prompts and"
+    f" --eval_task too:{given}"
+  )
+
+
 @contextlib.contextmanager
 def scorer(
   given: Sequence[str], *, num_processes: int, deadline_s: float

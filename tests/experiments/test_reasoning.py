@@ -289,6 +289,11 @@ def test_a_file_of_gsm8k_is_learnt_from_as_it_is(tmp_path):
   samples = (tmp_path / "run" / "samples.md").read_text()
   assert "| Weng earns" in samples and "| 10 |" in samples
   assert "Natalia" not in samples
+  # Judged by another file, it would learn from the row that was held out.
+  resume = f"--resume={tmp_path / 'run'}"
+  refused = run(resume, f"--eval_task={path}", check=False)
+  assert "other prompts: it had num_prompts_learnt_from 1" in refused.stderr
+  assert "--eval_task too: --num_eval_prompts=4\n" in refused.stderr
 
 
 def without_tokenizer(tmp_path):

@@ -88,6 +88,16 @@ def test_a_length_that_is_given_leaves_the_rest_to_the_other():
   assert lengths("some.jsonl", 128, max_new_tokens=128) == (1, 128)
 
 
+def test_a_resumed_run_learns_from_the_same_prompts():
+  saved = {"learnt": 1800, "held_out": 200}
+  saved |= {"num_eval_prompts": 200, "eval_task": None, "engine": "jax"}
+  reasoning_tasks.check_resume(saved, {"learnt": 1800, "held_out": 200})
+  with pytest.raises(ValueError) as error:
+    reasoning_tasks.check_resume(saved, {"learnt": 1900, "held_out": 100})
+  assert "had learnt 1,800, held_out 200, and now there" in str(error.value)
+  assert str(error.value).endswith("--eval_task too: --num_eval_prompts=200")
+
+
 def test_a_setting_that_is_no_column_is_refused(tmp_path):
   path = tmp_path / "some.jsonl"
   path.write_text(json.dumps({"text": "1+1=", "answer": "2"}))
