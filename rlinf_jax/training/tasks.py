@@ -56,11 +56,7 @@ class Task:
     text = self._render(prompt)
     tokens = self.tokenizer.encode(text)
     if not 1 <= len(tokens) <= self.max_prompt_tokens:
-      raise ValueError(
-        f"Given the prompt {text!r:.80} of {len(tokens)} tokens, expected 1 to"
-        f" max_prompt_tokens = {self.max_prompt_tokens}. Leave it out, or raise"
-        " --max_prompt_tokens (prompt and answer must fit the model's context)."
-      )
+      raise ValueError(_refusal(self, text, len(tokens)))
     return tokens
 
   def ask(self, position_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,15 +143,13 @@ def check_prompts(task: Task, *, num: int | None = None) -> None:
     num: how many of the first ones to look at; None is all.
   """
   length_b = task.lengths(num)
-  longest = int(np.argmax(length_b))
-  num_wrong = int(np.sum(~_fits(task, length_b)))
-  if num_wrong:
+  is_wrong_b = ~_fits(task, length_b)
+  if is_wrong_b.any():
+    longest = int(np.argmax(np.where(is_wrong_b, length_b, -1)))
+    refusal = _refusal(task, task.prompts[longest].text, length_b[longest])
     raise ValueError(
-      f"{num_wrong:,} of {len(length_b):,} prompts do not have 1 to"
-      f" max_prompt_tokens = {task.max_prompt_tokens} tokens; the longest,"
-      f" {task.prompts[longest].text!r:.80}, has {length_b[longest]:,}. Raise"
-      " --max_prompt_tokens (prompt and answer must fit the model's context),"
-      " or leave such prompts of a file out by --drop_long_prompts."
+      f"{is_wrong_b.sum():,} of {len(length_b):,} prompts do not fit; the"
+      f" longest: {refusal}"
     )
 
 
@@ -192,6 +186,15 @@ def hold_out(task: Task, num: int) -> tuple[Task, Task]:
   return (
     dataclasses.replace(task, prompts=task.prompts[:first]),
     dataclasses.replace(task, prompts=task.prompts[first:], order_seed=None),
+  )
+
+
+def _refusal(task: Task, text: str, num_tokens: int) -> str:
+  return (
+    f"Given the prompt {text!r:.80} of {num_tokens:,} tokens, expected 1 to"
+    f" max_prompt_tokens = {task.max_prompt_tokens:,}. Raise"
+    " --max_prompt_tokens (prompt and answer must fit the model's context), or"
+    " leave such prompts of a file out by --drop_long_prompts."
   )
 
 

@@ -279,7 +279,7 @@ def test_a_file_of_gsm8k_is_learnt_from_as_it_is(tmp_path):
   flags += ["--max_prompt_tokens=80", "--max_new_tokens=8"]
   flags += ["--num_iterations=1", f"--run_dir={tmp_path / 'run'}"]
   refused = run(*SMALL, *flags, check=False)
-  assert "1 of 3 prompts do not have 1 to" in refused.stderr
+  assert "1 of 3 prompts do not fit" in refused.stderr
   result = run(*SMALL, *flags, "--drop_long_prompts")
   assert "1 of 3 prompts are too long, and left out" in result.stdout
   assert "the last 1 prompts of" in result.stdout

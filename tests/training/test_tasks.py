@@ -58,8 +58,16 @@ def test_an_answer_is_scored_against_its_own_prompt():
 
 
 def test_a_prompt_that_is_too_long_is_named():
-  with pytest.raises(ValueError, match="'2.20='.*5 tokens.*max_prompt_tokens"):
-    task(max_prompt_tokens=4).ask(np.array([1]))
+  short = task(max_prompt_tokens=4)
+  with pytest.raises(ValueError, match="'2.20='.*5 tokens.*max_prompt_") as one:
+    short.ask(np.array([1]))
+  with pytest.raises(ValueError) as every:
+    tasks.check_prompts(short)
+  assert str(every.value).endswith(f"the longest: {one.value}")
+  # An empty one is not the longest of those that fit.
+  empty = task(prompts=[*PROMPTS, types.Prompt(text="")])
+  with pytest.raises(ValueError, match="1 of 4 .* '' of 0 tokens"):
+    tasks.check_prompts(empty)
 
 
 def test_every_prompt_has_its_turn_in_each_epoch():
@@ -94,7 +102,7 @@ def test_a_judgement_counts_each_prompt_once():
 
 
 def test_all_prompts_are_counted_that_are_too_long():
-  with pytest.raises(ValueError, match=r"1 of 3 .* 4 tokens.*'2\+20=', has 5"):
+  with pytest.raises(ValueError, match=r"1 of 3 .*'2\+20=' of 5 tokens.*= 4\."):
     tasks.check_prompts(task(max_prompt_tokens=4))
   with pytest.raises(ValueError, match="2 of 3 .*--drop_long_prompts"):
     tasks.check_prompts(task(max_prompt_tokens=3))
