@@ -83,6 +83,19 @@ def test_sum_of_quanta_is_taken_in_item_order():
   assert total(jnp.asarray([1e8, -1e8, 1.0], jnp.float32)) == 1.0
 
 
+def test_sums_of_quanta_are_not_all_in_memory_at_once():
+  @flow.stage(items={1: 0}, reduces="sum", quantum=1)
+  def products(w, x_b):
+    return w * x_b[0]
+
+  w, x_b = jnp.full((1000,), -0.0), jnp.ones((64,))
+  program = flow.fuse(lambda w, x_b: products(w, x_b))
+  program = program.lower(w, x_b).compile()
+  assert program.memory_analysis().temp_size_in_bytes < 4 * w.nbytes
+  # -0 and no more: nothing was added to 0.
+  assert jnp.signbit(program(w, x_b)).all()
+
+
 def test_without_a_quantum_a_mesh_is_close():
   whole = flow.stage(grad.fn, items={1: 0, 2: 0}, reduces="sum", name="whole")
   fn = lambda w, x_b: whole(w, x_b, x_b)

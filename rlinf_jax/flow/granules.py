@@ -22,9 +22,9 @@ def run_whole(
   """Runs a stage over all its items, on one device."""
   if call.spec.quantum is None:
     return _eval(call, leaves)
-  quanta = _quanta(call, axes, leaves)
   if call.spec.reduces is not None:
-    return [_ordered_sum(x) for x in quanta]
+    return _summed(call, axes, leaves)
+  quanta = _quanta(call, axes, leaves)
   out_axis = call.spec.out_axis + len(call.mapped)
   return [_joined(x, out_axis) for x in quanta]
 
@@ -118,20 +118,50 @@ def _quanta(
   call: calls.Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
 ) -> list[jax.Array]:
   """Returns each result of every quantum, stacked along a new first axis."""
+  return jax.lax.map(
+    lambda parts: _one_quantum(call, leaves, parts),
+    _divided(call, axes, leaves),
+  )
+
+
+def _summed(
+  call: calls.Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
+) -> list[jax.Array]:
+  """Returns what `_ordered_sum` makes of `_quanta`, in memory one at a time."""
+  divided = _divided(call, axes, leaves)
+  first = [None if x is None else x[0] for x in divided]
+  shapes = jax.eval_shape(lambda: _one_quantum(call, leaves, first))
+  zeros = [jnp.zeros(x.shape, x.dtype) for x in shapes]
+  num = next(x.shape[0] for x in divided if x is not None)
+
+  def add(totals: list[jax.Array], turn: Any) -> tuple[list[jax.Array], None]:
+    i, parts = turn
+    found = _one_quantum(call, leaves, parts)
+    # The first is not added to 0, which would make 0 of -0.
+    return [jnp.where(i == 0, x, t + x) for t, x in zip(totals, found)], None
+
+  totals, _ = jax.lax.scan(add, zeros, (jnp.arange(num), divided))
+  return totals
+
+
+def _divided(
+  call: calls.Call, axes: tuple[int | None, ...], leaves: Sequence[jax.Array]
+) -> list[jax.Array | None]:
   size = call.spec.quantum or 1
-  divided = [
+  return [
     None if axis is None else _split_axis(x, axis, size)
     for x, axis in zip(leaves, axes)
   ]
 
-  def one_quantum(parts: list[Any]) -> list[jax.Array]:
-    # XLA unrolls a loop of one turn: between barriers it compiles the body as
-    # it does in a loop of several, so that granules do not differ in bits.
-    parts = jax.lax.optimization_barrier(parts)
-    whole = [x if p is None else p for x, p in zip(leaves, parts)]
-    return jax.lax.optimization_barrier(_eval(call, whole))
 
-  return jax.lax.map(one_quantum, divided)
+def _one_quantum(
+  call: calls.Call, leaves: Sequence[jax.Array], parts: Sequence[Any]
+) -> list[jax.Array]:
+  # XLA unrolls a loop of one turn: between barriers it compiles the body as it
+  # does in a loop of several, so that granules do not differ in bits.
+  parts = jax.lax.optimization_barrier(parts)
+  whole = [x if p is None else p for x, p in zip(leaves, parts)]
+  return jax.lax.optimization_barrier(_eval(call, whole))
 
 
 def _eval(call: calls.Call, leaves: Sequence[jax.Array]) -> list[jax.Array]:
