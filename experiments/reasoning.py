@@ -254,6 +254,8 @@ def _post_train(
         learning_rate=FLAGS.sft_learning_rate,
         max_answer_tokens=config.max_new_tokens,
         display=display,
+        rows_at_once=config.packed_rows
+        or (config.quantum and config.quantum * config.group_size),
       )
     return algorithm.init(params, key, rates)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import optax
 
@@ -22,6 +24,7 @@ def fine_tune(
   learning_rate: float,
   max_answer_tokens: int,
   display: progress.Progress,
+  rows_at_once: int | None = None,
 ) -> types.Params:
   """Returns parameters after supervised fine-tuning on a task's answers.
 
@@ -34,6 +37,7 @@ def fine_tune(
     learning_rate: at its greatest.
     max_answer_tokens: of an answer and its end.
     display: shows how it goes.
+    rows_at_once: of packed examples: bounds memory; None is all of an update.
 
   Raises:
     ValueError: a prompt has no answer, or one that is too long.
@@ -43,7 +47,9 @@ def fine_tune(
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.99)
   )
-  update = sft.make(model, optimizer)
+  # It has to divide the rows of an update.
+  quantum = rows_at_once and math.gcd(rows_at_once, batch_size)
+  update = sft.make(model, optimizer, quantum=quantum)
   step = flow.fuse(update.step, donate=(0,))
   row_size = task.max_prompt_tokens + max_answer_tokens
   learner = update.init(jax.tree.map(jax.numpy.array, params))

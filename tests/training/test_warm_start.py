@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+import jax
+import numpy as np
 import pytest
 
 from rlinf_jax import data, rewards, types
@@ -23,6 +25,48 @@ class Beginning(data.CharTokenizer):
 
 class SeenError(Exception):
   """The examples were seen: there is no more to test."""
+
+
+@pytest.mark.slow
+def test_rows_are_read_a_few_at_once(monkeypatch):
+  # Of 8 rows of an update 4 at once are the most that 12 allow: a divisor.
+  seen = []
+  make = warm_start.sft.make
+
+  def spy(model, optimizer, *, quantum):
+    seen.append(quantum)
+    return make(model, optimizer, quantum=quantum)
+
+  monkeypatch.setattr(warm_start.sft, "make", spy)
+  model = warm_start.transformer.language_model(CONFIG)
+  task = tasks.Task(
+    prompts=[types.Prompt(text=f"{i}+1=", answer="2") for i in range(9)],
+    tokenizer=data.CharTokenizer(),
+    score_fn=functools.partial(rewards.score, rewards.exact_match()),
+    max_prompt_tokens=5,
+  )
+  params = model.init(jax.random.key(0))
+  learnt = []
+  for rows_at_once in (None, 2, 12):
+    with progress.open_progress(total_steps=1) as shown:
+      learnt.append(
+        warm_start.fine_tune(
+          model,
+          params,
+          task,
+          num_updates=2,
+          batch_size=8,
+          learning_rate=1e-3,
+          max_answer_tokens=2,
+          display=shown,
+          rows_at_once=rows_at_once,
+        )
+      )
+  assert seen == [None, 2, 4]
+  for other in learnt[1:]:
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, atol=1e-5), other, learnt[0]
+    )
 
 
 def test_only_a_prompt_has_a_beginning(monkeypatch):
