@@ -68,12 +68,22 @@ def run_granule(
   axes: tuple[int | None, ...],
   out_axis: int,
   leaves: Sequence[jax.Array],
+  *,
+  is_whole: bool,
 ) -> list[jax.Array]:
   """Runs a stage on some of its items; to be traced, under a mesh or none.
 
+  Args:
+    call: the stage.
+    axes: of items, in each input.
+    out_axis: of items, in each output.
+    leaves: the inputs.
+    is_whole: whether these are all items, so that no other sum has to be added
+      between those of their quanta.
+
   Returns:
-    Its results; of a reducing stage the sums of each quantum, stacked along a
-    new first axis, for `sum_quanta`.
+    Its results; of a reducing stage the sums of each quantum, or one of all,
+    stacked along a new first axis, for `sum_quanta`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   has_items = any(axis is not None for axis in axes)
@@ -82,6 +92,8 @@ def run_granule(
       return run_whole(call, axes, *leaves)
     return run_on_mesh(call, axes, out_axis, mesh, *leaves)
   if mesh.empty:
+    if is_whole and call.spec.quantum is not None:
+      return [x[None] for x in _summed(call, axes, leaves)]
     return _stacked(call, axes, leaves)
   _check_divides(call, axes, mesh, leaves)
   (name,) = mesh.axis_names

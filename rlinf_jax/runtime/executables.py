@@ -113,9 +113,17 @@ class Executables:
 
   def stage(self, node: programs.StageNode, place: Place) -> Any:
     """Returns (*leaves) -> pieces, see `granules.run_granule`."""
+    num_items = programs.num_items(self._program, node)
 
     def run(*leaves: Any) -> list[Any]:
-      return granules.run_granule(node.call, node.axes, node.out_axis, leaves)
+      sizes = {x.shape[a] for x, a in zip(leaves, node.axes) if a is not None}
+      return granules.run_granule(
+        node.call,
+        node.axes,
+        node.out_axis,
+        leaves,
+        is_whole=sizes == {num_items},
+      )
 
     return self.custom(("stage", node.name, place), run, place, node.name)
 

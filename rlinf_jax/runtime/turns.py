@@ -273,7 +273,9 @@ def _turn_fn(
       made = glue(*[known[v] for v in node.glue.inputs])
       known |= dict(zip(node.glue.outputs, made))
     given = [known[v] for v in node.inputs]
-    return granules.run_granule(node.call, node.axes, node.out_axis, given)
+    return granules.run_granule(
+      node.call, node.axes, node.out_axis, given, is_whole=False
+    )
 
   return run
 
