@@ -102,7 +102,9 @@ def test_a_planned_flow_ends_within_the_deadline_and_names_the_stage():
   )
   run.prepare(jnp.asarray(items(1, 2)))
   start_s = time.monotonic()
-  with pytest.raises(runtime.StageError, match="'tool' failed on items 0 to 2"):
+  with pytest.raises(
+    runtime.StageError, match="'tool' failed on items 0 to [12]"
+  ):
     run(jnp.asarray(items(-1, 2)))
   assert time.monotonic() - start_s < 3 * host_stages.DEADLINE_S
   assert not below_us("time.sleep(60)")

@@ -35,10 +35,10 @@ def texts(lengths):
 
 
 @given(
-  lengths=st.lists(st.integers(0, ROW_SIZE), min_size=1, max_size=9),
-  rows_at_once=st.integers(1, 4),
+  lengths=st.lists(st.integers(0, ROW_SIZE), min_size=7, max_size=7),
+  rows_at_once=st.sampled_from([1, 3, 9]),
 )
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_packed_texts_and_gradients_are_those_of_texts_by_themselves(
   lengths, rows_at_once
 ):
@@ -59,7 +59,7 @@ def test_packed_texts_and_gradients_are_those_of_texts_by_themselves(
     np.testing.assert_allclose(fn(packed)(TABLE), fn(apart)(TABLE), atol=1e-5)
 
 
-@given(lengths=st.lists(st.integers(1, ROW_SIZE), min_size=1, max_size=12))
+@given(lengths=st.lists(st.integers(1, ROW_SIZE), min_size=9, max_size=9))
 @settings(deadline=None, max_examples=30)
 def test_texts_lie_where_the_host_would_put_them(lengths):
   found = packed_rows.layout(jnp.array(lengths, jnp.int32), ROW_SIZE)
