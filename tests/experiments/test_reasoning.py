@@ -164,7 +164,7 @@ def test_a_run_leaves_what_it_promises(tmp_path):
   # A run that goes on replaces the model, and begins where it began.
   (first / "model" / "of_before").touch()
   result = run(f"--resume={first}", "--num_iterations=3")
-  assert "instead of 2 the learning rate falls" in result.stdout
+  assert "instead of 2 the steps are others" in result.stdout
   assert len(rows_of(first)) == 3
   assert not (first / "model" / "of_before").exists()
   more = json.loads((first / "result.json").read_text())
