@@ -34,6 +34,7 @@ def texts(lengths):
   return jnp.array(token), jnp.array(lengths, jnp.int32)
 
 
+@pytest.mark.slow
 @given(
   lengths=st.lists(st.integers(0, ROW_SIZE), min_size=7, max_size=7),
   rows_at_once=st.sampled_from([1, 3, 9]),
@@ -87,6 +88,7 @@ def test_rows_without_a_text_are_not_read(lengths, num_turns):
   assert len(read) == num_turns
 
 
+@pytest.mark.slow
 def test_seeds_can_be_mapped_over():
   token, length = texts([3, 12, 5])
   read = lambda params, length: packed_rows.read(
