@@ -45,9 +45,8 @@ class Iteration:
     self.given = list(given)
     self._values: dict[int, values.Value] = dict(zip(program.inputs, given))
     self._loops: dict[str, turns.LoopState] = {}
-    self._brought: dict[
-      tasks.Task, int
-    ] = {}  # bytes, by swaps that began early
+    # Bytes that swaps which began early have brought.
+    self._brought: dict[tasks.Task, int] = {}
     self._lock = threading.Lock()
     self._values |= context.constants
     old = dict(zip(program.inputs, stale))
@@ -299,11 +298,8 @@ class Iteration:
 
   def swapped_bytes(self, task: tasks.Task) -> int:
     """Returns the bytes that a swap would bring to each of its devices."""
-    return sum(
-      ledgers.device_bytes(value.held)
-      for value in self._swapped_out(task)
-      if value.held is not None
-    )
+    held = (value.held for value in self._swapped_out(task))
+    return sum(ledgers.device_bytes(array) for array in held)
 
   def swap_early(self, task: tasks.Task) -> None:
     """Starts to bring back a stage's state; does not wait for it."""
