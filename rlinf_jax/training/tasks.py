@@ -160,7 +160,7 @@ def drop_long_prompts(task: Task) -> tuple[Task, int]:
     ValueError: none fits.
   """
   is_fit_b = _fits(task, task.lengths())
-  kept = [task.prompts[i] for i in np.flatnonzero(is_fit_b)]
+  kept = [task.prompts[i] for i in np.flatnonzero(is_fit_b).tolist()]
   if not kept:
     check_prompts(task)
   return dataclasses.replace(task, prompts=kept), int(np.sum(~is_fit_b))
