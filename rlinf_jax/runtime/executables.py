@@ -111,8 +111,19 @@ class Executables:
     self._made: dict[Any, Any] = {}
     self.compilations: list[Compilation] = []
 
-  def stage(self, node: programs.StageNode, place: Place) -> Any:
-    """Returns (*leaves) -> pieces, see `granules.run_granule`."""
+  def stage(
+    self,
+    node: programs.StageNode,
+    place: Place,
+    donate: tuple[int, ...] = (),
+  ) -> Any:
+    """Returns (*leaves) -> pieces, see `granules.run_granule`.
+
+    Args:
+      node: the stage.
+      place: where.
+      donate: positions of the leaves whose buffers it may reuse.
+    """
     num_items = programs.num_items(self._program, node)
 
     def run(*leaves: Any) -> list[Any]:
@@ -125,15 +136,22 @@ class Executables:
         is_whole=sizes == {num_items},
       )
 
-    return self.custom(("stage", node.name, place), run, place, node.name)
+    key = ("stage", node.name, place, donate)
+    return self.custom(key, run, place, node.name, donate)
 
-  def loop(self, node: programs.LoopNode, place: Place) -> Any:
+  def loop(
+    self,
+    node: programs.LoopNode,
+    place: Place,
+    donate: tuple[int, ...] = (),
+  ) -> Any:
     """Returns (*leaves) -> outputs: a whole loop as one program."""
 
     def run(*leaves: Any) -> list[Any]:
       return programs.call_loop(node, leaves)
 
-    return self.custom(("loop", node.name, place), run, place, node.name)
+    key = ("loop", node.name, place, donate)
+    return self.custom(key, run, place, node.name, donate)
 
   def glue(self, glue: programs.Glue) -> Any:
     """Returns the glue as a jitted function of its inputs."""
@@ -141,13 +159,18 @@ class Executables:
     return self.custom(("glue", id(glue)), run, None, "")
 
   def custom(
-    self, key: Any, fn: Callable[..., Any], place: Place | None, stage: str
+    self,
+    key: Any,
+    fn: Callable[..., Any],
+    place: Place | None,
+    stage: str,
+    donate: tuple[int, ...] = (),
   ) -> Any:
     """Returns any function of leaves, jitted on a place for a stage."""
     if key not in self._made:
       if place is not None and len(place.devices) > 1:
         fn = _on_mesh(fn, place.mesh)
-      self._made[key] = self._noted(jax.jit(fn), stage)
+      self._made[key] = self._noted(jax.jit(fn, donate_argnums=donate), stage)
     return self._made[key]
 
   def _noted(self, jitted: Any, stage: str) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from rlinf_jax.runtime import (
   assignments,
   channels,
   contexts,
+  donation,
   elasticity,
   executables,
   graphs,
@@ -79,6 +80,8 @@ class Executor:
     channel_budget: see `channels.Channels`.
     seconds_fn: predicts a granule; with it, devices that have nothing left to
       do in an iteration are given to a stage that has.
+    donate: whether stages may write over the state that they read last, see
+      `donation.donors`.
 
   Attributes:
     timeline: what the last `KEPT_ITERATIONS` of the last call did.
@@ -95,7 +98,9 @@ class Executor:
     budget_bytes: int | None = None,
     deadline_s: float = DEFAULT_DEADLINE_S,
     channel_budget: float | None = None,
+    donate: bool = False,
   ) -> None:
+    self.donors = donation.donors(plan, graph) if donate else {}
     self.channel_budget = channel_budget
     self.graph, self.plan, self.machine = graph, plan, machine
     self.deadline_s = deadline_s
@@ -163,7 +168,13 @@ class _Run:
     self._inputs = inputs
     self._staleness = executor.graph.workflow.staleness
     self._num_state = executor.graph.traced.num_state
-    self._state0 = [self._given(x, "state") for x in state]
+    given = executor.graph.traced.program.inputs
+    donated = {v for values in executor.donors.values() for v in values}
+    # The first state is the caller's: it is not written over.
+    self._state0 = [
+      self._given(x.copy() if v in donated else x, "state")
+      for v, x in zip(given, map(calls.as_array, state))
+    ]
     self._alive: dict[int, iterations.Iteration] = {}
     self._assignments = executor.assignments
     self._assignments.clear()
@@ -328,7 +339,7 @@ class _Run:
     """Runs a task; returns arrays whose completion is the task's."""
     iteration, t = key
     alive = self._alive[iteration]
-    out = alive.run(task)
+    out = alive.run(task, self._x.donors.get(t, ()))
     if t not in self._plan.ahead:
       return out
     with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -60,10 +60,14 @@ class Iteration:
     self._add_glue(program.glue, self._values)
     self.outputs = [self._values[v] for v in program.outputs]
 
-  def run(self, task: tasks.Task) -> Any:
+  def run(self, task: tasks.Task, last: Collection[int] = ()) -> Any:
     """Runs a task; returns arrays whose completion is the task's.
 
     What moves to readers is for `send_ahead` to move.
+
+    Args:
+      task: what to run.
+      last: values that nobody reads after it: it may write over them.
 
     Raises:
       whatever the stage raises; `OverBudgetError`; `Stopped`.
@@ -77,9 +81,9 @@ class Iteration:
       return self._swap(task)
     if isinstance(node, programs.LoopNode):
       if task.inner is None:
-        return self._run_loop(task, node)
+        return self._run_loop(task, node, last)
       return self._loop_state(node).run(task)
-    return self._run_stage(task, node)
+    return self._run_stage(task, node, last)
 
   def weight(self, task: tasks.Task) -> float:
     """Returns how much work a task is, by its stage's weights; 0 without."""
@@ -203,7 +207,9 @@ class Iteration:
         found.append(value.send_ahead(start, stop, axis, layout))
     return found
 
-  def _run_stage(self, task: tasks.Task, node: programs.StageNode) -> Any:
+  def _run_stage(
+    self, task: tasks.Task, node: programs.StageNode, last: Collection[int]
+  ) -> Any:
     start, stop = task.items
     place = self._context.place_of(task)
     if place is None:
@@ -215,7 +221,8 @@ class Iteration:
       else:
         layout = place.sharding(axis, stop - start)
         leaves.append(self._values[v].read(start, stop, axis, layout))
-    out = self._context.compiled.stage(node, place)(*leaves)
+    free = self._free(node, leaves, last)
+    out = self._context.compiled.stage(node, place, free)(*leaves)
     self._give(node, start, stop, out)
     return out
 
@@ -246,7 +253,22 @@ class Iteration:
       else:
         self._values[v].add(start, stop, x)
 
-  def _run_loop(self, task: tasks.Task, node: programs.LoopNode) -> Any:
+  def _free(
+    self, node: programs.Node, leaves: Sequence[Any], last: Collection[int]
+  ) -> tuple[int, ...]:
+    """Forgets what is read for the last time; returns what to write over.
+
+    By position. Only now, when all has been read: glue may have needed it.
+    """
+    return tuple(
+      i
+      for i, v in enumerate(node.inputs)
+      if v in last and self._values[v].give_up(leaves[i])
+    )
+
+  def _run_loop(
+    self, task: tasks.Task, node: programs.LoopNode, last: Collection[int]
+  ) -> Any:
     place = self._context.place_of(task)
     assert place is not None
     division = self._context.graph.divisions.get(node.name)
@@ -255,7 +277,8 @@ class Iteration:
       axis = _outer_axis(node, i, division)
       size = 1 if division is None else division.items
       leaves.append(self._values[v].whole(place.sharding(axis, size)))
-    out = self._context.compiled.loop(node, place)(*leaves)
+    free = self._free(node, leaves, last)
+    out = self._context.compiled.loop(node, place, free)(*leaves)
     for v, x in zip(node.outputs, out):
       self._values[v].put(x)
     return out

@@ -79,6 +79,11 @@ class Ledger:
       for device, size in parts:
         self._bytes[device] -= size
 
+  def num_holders(self, array: Any) -> int:
+    """Returns how many hold an array; 0 if nobody does."""
+    with self._lock:
+      return self._held[id(array)][1] if id(array) in self._held else 0
+
   def resident_bytes(self, device: Any) -> int:
     """Returns the bytes that lie on a JAX device now, or in `HOST`."""
     with self._lock:

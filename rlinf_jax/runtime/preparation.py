@@ -46,7 +46,9 @@ class Options:
     seed: of the planner.
     is_elastic: whether devices that an iteration no longer needs are given to a
       stage that has granules left; `online` does it in any case.
-    donate: whether the state's buffers may be reused where one program runs.
+    donate: whether the state's buffers may be written over, so that a state
+      that was returned is valid until the next iteration is asked for. With a
+      staleness above 0 only where one program runs.
     notify: called with (stage, points done, points in all) while measuring.
   """
 
@@ -184,6 +186,7 @@ def under_plan(
       deadline_s=options.deadline_s,
       channel_budget=options.channel_budget,
       seconds_fn=seconds_fn,
+      donate=options.donate,
     )
   return Prepared(
     graph=graph,

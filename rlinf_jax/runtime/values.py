@@ -148,6 +148,19 @@ class Value:
           self._keep(whole, sharding, found)
     return found
 
+  def give_up(self, array: Any) -> bool:
+    """Forgets the value, of whose last reader's copy nobody else may hold.
+
+    Args:
+      array: what `whole` has given to the last reader.
+
+    Returns:
+      Whether nobody else holds it, so that the reader may write over it.
+    """
+    is_alone = self._ledger.num_holders(array) == 1
+    self.release()
+    return is_alone
+
   def given_to_caller(self, sharding: Any) -> Any:
     """Returns all of it where `sharding` says; None is on the host, but keys.
 
