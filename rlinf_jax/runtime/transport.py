@@ -6,7 +6,9 @@
 - Of large arrays that shall be divided otherwise only what is missing crosses,
   from device to device, all pieces in flight at once (`redistribution`). Not on
   a CPU: there `jax.device_put`, which goes through the host, copies less.
-- To other processes nothing is sent from here.
+- To other processes of this host all leaves go by memory that they map too
+  (`SharedMemory`), several at once, large ones in pieces.
+- To other hosts nothing is sent from here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlinf_jax.runtime import redistribution
+from rlinf_jax.runtime import redistribution, shared_memory
+
+SharedMemory = shared_memory.SharedMemory
 
 # Below, cutting and joining cost more than copying all of an array.
 # A guess: it has been measured on a CPU only (`benchmarks.transfers`).
@@ -31,8 +35,11 @@ def send(tree: Any, to: Any) -> Any:
   Args:
     tree: JAX or NumPy arrays.
     to: a sharding for all leaves, or a tree of them; None leaves NumPy arrays
-      on the host and brings others there.
+      on the host and brings others there. `SharedMemory` is for other
+      processes: in place of each array comes its `shared_memory.Place` there.
   """
+  if isinstance(to, SharedMemory):
+    return _share(tree, to)
   if to is None:
     return jax.tree.map(np.asarray, tree)
   leaves, structure = jax.tree.flatten(tree)
@@ -57,6 +64,16 @@ def send(tree: Any, to: Any) -> Any:
     for i, x in zip(together, moved):
       leaves[i] = x
   return jax.tree.unflatten(structure, leaves)
+
+
+def _share(tree: Any, to: SharedMemory) -> Any:
+  """Writes a tree over what another process is to read; returns its places."""
+  named, structure = jax.tree_util.tree_flatten_with_path(tree)
+  names = [
+    jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in named
+  ]
+  to.write(dict(zip(names, (leaf for _, leaf in named))))
+  return jax.tree.unflatten(structure, to.places)
 
 
 def is_there(array: Any, target: jax.sharding.Sharding | None) -> bool:

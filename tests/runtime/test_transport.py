@@ -1,8 +1,11 @@
 """What is sent arrives, and no byte crosses that need not."""
 
 import random
+import subprocess
+import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -146,3 +149,32 @@ def test_what_may_go_anywhere_is_bound_to_where_it_was_sent():
 def test_numpy_stays_on_the_host_where_nothing_is_asked():
   x = np.ones(3)
   assert transport.send(x, None) is x
+
+
+READER = """
+import mmap, os, sys
+import numpy as np
+path, dtype, size, begin = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+shared = mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+print(np.frombuffer(shared, dtype, size, begin).sum())
+"""
+
+
+def test_another_process_reads_what_was_sent_and_sent_again():
+  shared = transport.SharedMemory(num_threads=2)
+  for scale in (1, 3):
+    many = scale * jnp.arange(5_000_000, dtype="int32").reshape(5, -1)
+    few = np.full(7, scale, np.int64)
+    places = transport.send({"w": {"a": many}, "b": few}, shared)
+    assert places["w"]["a"].name == "w.a"
+    for place, array in ((places["w"]["a"], many), (places["b"], few)):
+      assert place.shape == list(array.shape)
+      numbers = [str(array.size), str(place.begin)]
+      read = subprocess.run(
+        [sys.executable, "-c", READER, shared.path, place.dtype, *numbers],
+        capture_output=True,
+        text=True,
+        check=True,
+      )
+      assert int(read.stdout) == np.asarray(array, np.int64).sum()
+  shared.close()

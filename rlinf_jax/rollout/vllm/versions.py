@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlinf_jax.rollout.vllm import memory
+from rlinf_jax.runtime import transport
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -24,7 +24,7 @@ class Published:
   """
 
   version: int
-  shared: memory.SharedMemory
+  shared: transport.SharedMemory
   publish_s: float = 0.0
   num_holders: int = 0
   is_ready: bool = False
@@ -73,7 +73,7 @@ class Versions:
       self._published.append(published)
     begin_s = time.monotonic()
     try:
-      shared.write(tensors_fn())
+      transport.send(tensors_fn(), shared)
     except BaseException:
       with self._changed:
         self._published.remove(published)
@@ -104,9 +104,9 @@ class Versions:
         published.shared.close()
       self._published.clear()
 
-  def _free(self) -> memory.SharedMemory | None:
+  def _free(self) -> transport.SharedMemory | None:
     if len(self._published) < self._num_kept:
-      return memory.SharedMemory(self._num_threads)
+      return transport.SharedMemory(self._num_threads)
     for published in self._published:
       if published.num_holders == 0 and published.is_ready:
         self._published.remove(published)

@@ -1,6 +1,6 @@
-"""Weights in memory that other processes map.
+"""Arrays in memory that other processes map.
 
-Each version lies in one anonymous file in memory. It has no name that could be
+They lie in one anonymous file in memory. It has no name that could be
 left behind, and no mount bounds its size: it is gone with the last process that
 maps it. Others open it by the path under /proc of whoever made it.
 """
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-  """Memory for one version of the weights, written many times.
+  """Memory for arrays by name, written many times.
 
   Args:
     num_threads: that copy at once.
@@ -39,7 +39,7 @@ class SharedMemory:
 
   def __init__(self, num_threads: int) -> None:
     self._num_threads = num_threads
-    self._file = os.memfd_create("weights")
+    self._file = os.memfd_create("shared")
     self._map: mmap.mmap | None = None
     self.places: list[Place] = []
     self.num_bytes = 0
@@ -50,7 +50,7 @@ class SharedMemory:
     return f"/proc/{os.getpid()}/fd/{self._file}"
 
   def write(self, tensors: Mapping[str, Any]) -> None:
-    """Writes a version over the last.
+    """Writes arrays over the last ones.
 
     Args:
       tensors: arrays of NumPy or JAX, by name.
