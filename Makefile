@@ -30,7 +30,7 @@ export PYTHON
 BENCH_XLA_FLAGS := --xla_cpu_enable_concurrency_optimized_scheduler=false
 
 .DEFAULT_GOAL := help
-.PHONY: help train reason test test-fast lint format types bench \
+.PHONY: help train reason test test-fast test-long lint format types bench \
   vllm clean setup
 
 help: ## lists these targets
@@ -49,6 +49,9 @@ test: lint types ## lint, types and every test; PYTEST_ARGS="-k NAME" chooses
 
 test-fast: setup ## the tests that are not slow, in under 3 minutes
 	@$(RUN) pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+
+test-long: setup ## what takes minutes to compile and is in no other target
+	@$(RUN) pytest -n 2 --dist worksteal -m long $(PYTEST_ARGS)
 
 lint: setup ## checks format and style
 	@$(RUN) ruff format --check .

@@ -1,20 +1,18 @@
 """The training command, run as a user runs it."""
 
+import functools
 import json
-import os
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+from tests.experiments import commands
+
 # Each starts the command anew, up to three times, and MJX compiles slowly.
 pytestmark = pytest.mark.timeout(1500)
 
-ROOT = pathlib.Path(__file__).parents[2]
 SMALL = [
   "--num_envs=16",
   "--unroll_length=4",
@@ -28,22 +26,7 @@ SMALL = [
 ]
 
 
-def command(*flags, module="embodied"):
-  return [sys.executable, "-m", f"experiments.{module}", *flags]
-
-
-def run(*flags, module="embodied", check=True):
-  result = subprocess.run(
-    command(*flags, module=module),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=600,
-    check=False,
-  )
-  if check:
-    assert result.returncode == 0, result.stdout + result.stderr
-  return result
+run = functools.partial(commands.run, "embodied")
 
 
 def rows_of(directory):
@@ -58,12 +41,7 @@ def rows_of(directory):
 
 def kill_after_rows(num_rows, directory, *flags):
   """Starts a run and ends it by SIGKILL once it has written so many rows."""
-  process = subprocess.Popen(
-    command(f"--run_dir={directory}", *flags),
-    cwd=ROOT,
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.DEVNULL,
-  )
+  process = commands.start("embodied", f"--run_dir={directory}", *flags)
   path = directory / "metrics.jsonl"
   deadline = time.monotonic() + 600
   while not path.exists() or path.read_text().count("\n") < num_rows:
@@ -71,11 +49,13 @@ def kill_after_rows(num_rows, directory, *flags):
     assert time.monotonic() < deadline, "the run wrote no rows"
     time.sleep(0.005)
   process.send_signal(signal.SIGKILL)
-  process.wait()
+  process.wait(timeout=60)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("physics", ["mujoco", "mjx"])
+@pytest.mark.parametrize(
+  "physics", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)]
+)
 def test_a_killed_run_resumes_bitwise(physics, tmp_path):
   flags = [
     *SMALL,
@@ -83,11 +63,11 @@ def test_a_killed_run_resumes_bitwise(physics, tmp_path):
     f"--physics={physics}",
     "--num_steps=1280",  # 20 iterations
     "--checkpoint_every=192",
-    f"--compilation_cache={tmp_path / 'cache'}",
   ]
   run(f"--run_dir={tmp_path / 'whole'}", *flags)
   kill_after_rows(8, tmp_path / "killed", *flags)
-  run(f"--resume={tmp_path / 'killed'}", "--novideo", "--num_eval_episodes=4")
+  resume = [f"--resume={tmp_path / 'killed'}", "--num_eval_episodes=4"]
+  commands.run_anew("embodied", *resume, "--novideo")
   assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
   results = [
     json.loads((tmp_path / name / "result.json").read_text())["returns"]
@@ -98,26 +78,16 @@ def test_a_killed_run_resumes_bitwise(physics, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_exits_cleanly_and_says_how_to_go_on(tmp_path):
-  process = subprocess.Popen(
-    command(
-      *SMALL,
-      "--env=pendulum",
-      "--num_steps=100_000_000",
-      f"--run_dir={tmp_path}",
-    ),
-    cwd=ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    env={**os.environ, "PYTHONUNBUFFERED": "1"},
-  )
+  flags = [*SMALL, "--env=pendulum", "--num_steps=100_000_000"]
+  process = commands.start("embodied", *flags, f"--run_dir={tmp_path}")
   path = tmp_path / "metrics.jsonl"
   deadline = time.monotonic() + 600
   while not path.exists() and time.monotonic() < deadline:
     time.sleep(0.1)
   process.send_signal(signal.SIGINT)
-  output, _ = process.communicate(timeout=60)
-  assert process.returncode == 0, output
+  code = process.wait(timeout=60)
+  output = process.stdout.read_text() + process.stderr.read_text()
+  assert code == 0, output
   assert f"--resume={tmp_path}" in output
   assert "Traceback" not in output
 
@@ -130,12 +100,12 @@ def test_a_run_can_be_evaluated_exported_and_continued(tmp_path):
   again = run(*flags, "--num_steps=640", check=False)
   assert again.returncode == 1
   assert f"--resume={tmp_path}" in again.stderr
-  judged = run(
+  judged = commands.run(
+    "evaluate",
     f"--run_dir={tmp_path}",
     "--num_episodes=4",
     f"--export={tmp_path / 'policy.stablehlo'}",
     f"--video={tmp_path / 'p.mp4'}",
-    module="evaluate",
   )
   assert "4 episodes" in judged.stdout
   assert (tmp_path / "policy.stablehlo").exists()
@@ -197,6 +167,7 @@ def test_eight_devices_share_the_c_engine(tmp_path):
 def test_a_run_under_a_plan_says_what_it_did(tmp_path):
   result = run(
     *SMALL,
+    "--env=pendulum",
     "--plan=disaggregated",
     "--num_devices=2",
     "--staleness=1",
@@ -250,9 +221,13 @@ def test_c_physics_on_the_host_has_a_place_of_its_own(tmp_path):
 @pytest.mark.parametrize(
   "flags",
   [
-    ["--plan=collocated", "--physics=mjx", "--memory_gb=1"],
-    ["--plan=hybrid", "--num_devices=2", "--num_seeds=2"],
+    ["--plan=collocated", "--env=pendulum", "--memory_gb=1"],
+    ["--plan=hybrid", "--env=pendulum", "--num_devices=2", "--num_seeds=2"],
     ["--plan=online", "--num_devices=8"],
+    pytest.param(
+      ["--plan=hybrid", "--physics=mjx", "--num_devices=2"],
+      marks=pytest.mark.long,
+    ),
   ],
 )
 def test_a_plan_trains_by_the_numbers_of_one_program(flags, tmp_path):
@@ -280,6 +255,7 @@ def test_a_plan_trains_by_the_numbers_of_one_program(flags, tmp_path):
 def test_too_little_memory_is_an_error_with_the_numbers(tmp_path):
   result = run(
     *SMALL,
+    "--env=pendulum",
     "--plan=collocated",
     "--memory_gb=0.000003",
     "--num_steps=64",

@@ -1,5 +1,6 @@
 """The post-training command, run as a user runs it."""
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from rlinf_jax.models import huggingface
+from tests.experiments import commands
 
 # Each starts the command anew, up to three times.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -28,22 +30,7 @@ SMALL = [
 ]
 
 
-def command(*flags):
-  return [sys.executable, "-m", "experiments.reasoning", *flags]
-
-
-def run(*flags, check=True):
-  result = subprocess.run(
-    command(*flags),
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=900,
-    check=False,
-  )
-  if check:
-    assert result.returncode == 0, result.stdout + result.stderr
-  return result
+run = functools.partial(commands.run, "reasoning")
 
 
 def rows_of(directory):
@@ -118,12 +105,7 @@ def test_a_killed_run_resumes_bitwise(tmp_path):
   flags = [*SMALL, "--num_iterations=6", "--checkpoint_every=2"]
   run(*flags, f"--run_dir={tmp_path / 'whole'}")
   killed = tmp_path / "killed"
-  process = subprocess.Popen(
-    command(*flags, f"--run_dir={killed}"),
-    cwd=ROOT,
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.DEVNULL,
-  )
+  process = commands.start("reasoning", *flags, f"--run_dir={killed}")
   deadline = time.monotonic() + 600
   path = killed / "metrics.jsonl"
   while not path.exists() or path.read_text().count('"reward"') < 3:
@@ -131,7 +113,7 @@ def test_a_killed_run_resumes_bitwise(tmp_path):
     assert time.monotonic() < deadline, "the run wrote no rows"
     time.sleep(0.01)
   process.send_signal(signal.SIGKILL)
-  process.wait()
+  process.wait(timeout=60)
   # The flags of the run are remembered.
   run(f"--resume={killed}")
   assert rows_of(killed) == rows_of(tmp_path / "whole")

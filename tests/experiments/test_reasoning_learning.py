@@ -9,7 +9,7 @@ import pytest
 
 from experiments import reasoning_setup
 from rlinf_jax.models import huggingface, transformer
-from tests.experiments import test_reasoning as commands
+from tests.experiments import commands, test_reasoning
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -19,6 +19,7 @@ def learnt(tmp_path_factory):
   """Returns the folder of a run that adds two digits; about half is known."""
   directory = tmp_path_factory.mktemp("learnt") / "run"
   commands.run(
+    "reasoning",
     "--engine=jax",
     "--task_arg=max_digits=1",
     "--sft_updates=70",
@@ -28,6 +29,7 @@ def learnt(tmp_path_factory):
     "--num_iterations=60",
     "--num_eval_prompts=128",
     f"--run_dir={directory}",
+    optimised=True,
   )
   return directory
 
@@ -69,14 +71,14 @@ def rows_of(tmp_path, name, *flags):
     "def reward(completion):\n  return float(len(completion.response))\n"
   )
   directory = tmp_path / name
-  commands.run(
-    *commands.SMALL,
+  test_reasoning.run(
+    *test_reasoning.SMALL,
     f"--reward={file}:reward",
     "--num_iterations=2",
     f"--run_dir={directory}",
     *flags,
   )
-  return commands.rows_of(directory)
+  return test_reasoning.rows_of(directory)
 
 
 def test_bfloat16_is_near_float32_and_not_it(tmp_path):
