@@ -11,10 +11,10 @@ from envs.physics import parity
 pytestmark = pytest.mark.optimised
 
 NUM = 16
-LONG = ("hopper_hop", "humanoid_walk", "arm_pick")
 TASKS = [n for n in envs.names() if not n.startswith("pendulum")]
-# MJX compiles some for a minute or two. arm_pick stands for arm_push, and
+# What MJX compiles for a minute or two. arm_pick stands for arm_push, and
 # test_arm.py steps arm_reach.
+LONG = ("hopper_hop", "humanoid_walk", "arm_pick")
 MJX_TASKS = [
   pytest.param(n, "mjx", marks=pytest.mark.long if n in LONG else ())
   for n in TASKS

@@ -36,7 +36,9 @@ def test_every_dm_control_task_keeps_the_promises_of_an_env(name):
 # Measured by hand over 20 tasks (2026-11-30), 5 steps, relative to the largest
 # entry: 1e-6, but CheetahRun 5e-6, WalkerWalk 7e-6, SwimmerSwimmer6 1.4e-5.
 @pytest.mark.timeout(900)  # MJX takes a minute to compile, on a quiet machine
-@pytest.mark.parametrize("name", ["ReacherEasy", "FingerSpin"])
+@pytest.mark.parametrize(
+  "name", ["ReacherEasy", pytest.param("FingerSpin", marks=pytest.mark.long)]
+)
 def test_the_c_engine_agrees_with_playground_on_mjx(name):
   env = envs.make(f"playground:{name}", physics="mujoco", num_threads=1)
   task = dm_control_suite.load(name, config_overrides={"impl": "jax"})
