@@ -26,6 +26,7 @@ class Choice:
   """A plan that can run.
 
   Attributes:
+    name: what `alternatives` would call it.
     plan: as it was made.
     evaluation: as planners see it.
     prediction: what an iteration should take on this machine.
@@ -33,6 +34,7 @@ class Choice:
     alternatives: by name, what else was considered; of what cannot run, why.
   """
 
+  name: str = ""
   plan: plans.Plan
   evaluation: evaluation.Evaluation
   prediction: predictions.Prediction
@@ -104,10 +106,29 @@ def choose(
       found[name] = made_by(planner, cluster)
     except errors.SchedulerError as error:
       found[name] = str(error)
+  best = _best(found)
+  assert best is not None
+  return best
+
+
+def next_best(choice: Choice, why: str) -> Choice | None:
+  """Returns the best of what else was considered; None if nothing can run.
+
+  Args:
+    choice: what was to run.
+    why: it cannot.
+  """
+  return _best({choice.name: why, **choice.alternatives})
+
+
+def _best(found: Mapping[str, Choice | str]) -> Choice | None:
+  """Returns what should take the least time, with the rest as alternatives."""
   can_run = {k: c for k, c in found.items() if isinstance(c, Choice)}
+  if not can_run:
+    return None
   best = min(can_run, key=lambda name: can_run[name].prediction.seconds)
   rest = {name: other for name, other in found.items() if name != best}
-  return dataclasses.replace(can_run[best], alternatives=rest)
+  return dataclasses.replace(can_run[best], name=best, alternatives=rest)
 
 
 def why_close(graph: graphs.Graph) -> Iterator[str]:

@@ -15,6 +15,7 @@ from rlinf_jax.runtime import (
   executables,
   executor,
   graphs,
+  ledgers,
   machines,
   measurements,
   one_program,
@@ -133,17 +134,22 @@ def prepare(
   )
   if known is None and options.profile_path is not None:
     documents.write(profile, options.profile_path)
-  prepared = under_plan(fn, options, graph, profile, machine, compiled)
-  if prepared.executor is not None and "process" not in graph.place.values():
-    # Two iterations whose results nobody sees compile everything ahead: the
-    # second one's state lies where the first has left it. A service is spared
-    # them: it would keep weights of versions that are then made otherwise.
-    inputs = iter([jax.tree.leaves(args[1:])] * 2)
-    for _ in prepared.executor.iterate(jax.tree.leaves(args[0]), inputs):
-      pass
-  elif prepared.program is not None:
-    prepared.program.warm_up(*args)
-  return prepared
+  choice = _choose(options, graph, profile, machine)
+  first: executor.StageError | None = None
+  while True:
+    prepared = _under(choice, fn, options, graph, profile, machine, compiled)
+    try:
+      _warm_up(prepared, args)
+      return prepared
+    except executor.StageError as error:
+      if not isinstance(error.__cause__, ledgers.OverBudgetError):
+        raise
+      # Planners know of no program's temporaries. Only `auto` has more to try.
+      first = first or error
+      other = choices.next_best(choice, str(error))
+      if other is None:
+        raise first from first.__cause__
+      choice = other
 
 
 def under_plan(
@@ -165,6 +171,18 @@ def under_plan(
     compiled: stages that are compiled already.
   """
   choice = _choose(options, graph, profile, machine)
+  return _under(choice, fn, options, graph, profile, machine, compiled)
+
+
+def _under(
+  choice: choices.Choice,
+  fn: Callable[..., Any],
+  options: Options,
+  graph: graphs.Graph,
+  profile: profiles.Profile,
+  machine: machines.Machine,
+  compiled: executables.Executables,
+) -> Prepared:
   program = runner = None
   if choice.devices:
     program = one_program.OneProgram(
@@ -198,6 +216,20 @@ def under_plan(
     executor=runner,
     program=program,
   )
+
+
+def _warm_up(prepared: Prepared, args: tuple[Any, ...]) -> None:
+  """Compiles everything ahead, by iterations whose results nobody sees."""
+  if prepared.program is not None:
+    prepared.program.warm_up(*args)
+  elif "process" not in prepared.graph.place.values():
+    # By two: the second one's state lies where the first has left it. A service
+    # is spared them: it would keep weights of versions that are then made
+    # otherwise.
+    assert prepared.executor is not None
+    inputs = iter([jax.tree.leaves(args[1:])] * 2)
+    for _ in prepared.executor.iterate(jax.tree.leaves(args[0]), inputs):
+      pass
 
 
 def _seconds_fn(

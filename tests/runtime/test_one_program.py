@@ -160,6 +160,40 @@ def fused(budget_bytes, **options):
   )
 
 
+@flow.stage(items={0: 0}, quantum=1)
+def square(x_b):
+  product_b = jnp.sort(x_b[:, :, None] * x_b[:, None, :], axis=1)
+  return product_b[:, 0, :1]
+
+
+@flow.stage
+def keep(state, x_b):
+  return state + jnp.sum(x_b)
+
+
+def spacious(state, x_b):
+  """A flow that as one program has temporaries which no planner sees."""
+  state = keep(state, square(x_b))
+  return state, state
+
+
+def test_auto_goes_on_to_a_plan_that_fits():
+  state, x_b = jnp.float32(0), jnp.ones((2, 200))
+  run = runtime.m2flow(
+    spacious,
+    machine=machines.of_process(2),
+    budget_bytes=20_000,
+    measure_s=0.0,
+  )
+  whole = flow.fuse(spacious)
+  needs = whole.lower(state, x_b).compile().memory_analysis()
+  assert needs.temp_size_in_bytes > 20_000
+  found, _ = run(state, x_b)
+  np.testing.assert_array_equal(found, whole(state, x_b)[0])
+  assert not run.is_one_program
+  assert "as one program it takes" in run.explain()
+
+
 @pytest.mark.parametrize("donate", [False, True])
 def test_a_program_over_its_budget_is_not_run(donate):
   state, (key,) = flows.first_state(), flows.keys(1)
