@@ -107,6 +107,8 @@ class Iteration:
     for value in self._values.values():
       if id(value) not in kept:
         value.release()
+    for loop in self._loops.values():
+      loop.release()
     self._loops.clear()
 
   def _value(self, what: str, **kwargs: Any) -> values.Value:

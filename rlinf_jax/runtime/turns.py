@@ -57,6 +57,14 @@ class LoopState:
     self._lanes: dict[tuple[int, int], _Lane] = {}
     self._lock = threading.Lock()
 
+  def release(self) -> None:
+    """Forgets what lanes hold, which hand nothing on any more."""
+    for lane in self._lanes.values():
+      with lane.lock:
+        lane.handed_on.update(range(len(self._node.outputs)))
+        for i in list(lane.rows):
+          self._forget_rows(lane, i)
+
   def run(self, task: tasks.Task) -> Any:
     """Runs one stage of one turn of one lane."""
     assert task.inner is not None
@@ -195,21 +203,29 @@ class LoopState:
     """Gives what is known by now to those behind the loop; returns it."""
     node, made = self._node, []
     for i, v in enumerate(node.body.outputs):
+      if i in lane.handed_on:
+        continue
       num_turns = min(lane.num_ended[name] for name in node.makers[i])
+      rows = lane.rows.setdefault(i, [])
       if i >= node.num_carry:
-        rows = lane.rows[i - node.num_carry]
         for turn in range(len(rows), num_turns):
           rows.append(self._of_turn(lane, v, turn, place))
+          self._context.ledger.add(rows[-1], f"turns of {node.name}")
           made.append(rows[-1])
-      if num_turns == node.length and i not in lane.handed_on:
+      if num_turns == node.length:
         lane.handed_on.add(i)
         if i < node.num_carry:
           whole = self._of_turn(lane, v, node.length - 1, place)
         else:
-          whole = _stack(lane.rows[i - node.num_carry])
+          whole = _stack(rows)
         self._outer[node.outputs[i]].add(lane.start, lane.stop, whole)
+        self._forget_rows(lane, i)
         made.append(whole)
     return made
+
+  def _forget_rows(self, lane: _Lane, i: int) -> None:
+    for row in lane.rows.pop(i):
+      self._context.ledger.remove(row)
 
   def _forget_ended(self, lane: _Lane, place: MaybePlace) -> None:
     """Forgets turns that every stage has ended, but what they hand on."""
@@ -219,6 +235,8 @@ class LoopState:
           self._of_turn(lane, v, lane.first_turn + 1, place)
       del lane.turns[lane.first_turn]
       lane.first_turn += 1
+    if lane.first_turn == self._node.length:
+      lane.placed.clear()
 
 
 class _Lane:
@@ -232,8 +250,8 @@ class _Lane:
     self.num_ended = {inner.name: 0 for inner in node.body.nodes}
     # Of all turns, by stage and by the place that it runs on.
     self.placed: dict[tuple[str, int, executables.Place], Any] = {}
-    # What each turn has given, of each stacked output.
-    self.rows: list[list[Any]] = [[] for _ in node.outputs[node.num_carry :]]
+    # What each turn has given, of each stacked output that is not whole yet.
+    self.rows: dict[int, list[Any]] = {}
     self.handed_on: set[int] = set()  # outputs, by position
 
   @property

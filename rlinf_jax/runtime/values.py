@@ -188,9 +188,12 @@ class Value:
     """
     found = self.read(start, stop, axis, sharding)
     with self._board.changed:
-      if not self.is_released:
+      # Each of a reader's transfers may find all of it here.
+      _, before = self._ahead.get((start, stop, axis), (None, None))
+      if found is not before and not self.is_released:
         self._ahead[start, stop, axis] = (sharding, found)
         self._ledger.add(found, self.what)
+        self._ledger.remove(before)
     return found
 
   @property

@@ -181,6 +181,19 @@ def test_stages_in_different_turns_give_the_eager_numbers(name, lanes):
   jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.parametrize("lanes", [(ITEMS,), (4, 4)])
+def test_what_turns_have_given_is_counted_until_it_is_stacked(lanes):
+  iteration, state = flow_of("judged")
+  run = run_under(
+    iteration, state, ("0", "1", "2"), lanes, machines.of_process(3)
+  )
+  list(run.iterate(state, [()] * 2))
+  ledger, judge_on = run.prepare(None).executor.ledger, jax.devices()[1]
+  # Rows of four bytes by item, and a lane's stack of them.
+  assert ledger.peak_bytes[judge_on] >= 4 * TURNS * (ITEMS + lanes[0])
+  assert not any(ledger.resident_bytes(d) for d in jax.devices()[:3])
+
+
 def test_what_glue_alone_reads_is_waited_for():
   simulate = stage("simulate", lambda x_b: jnp.sin(2 * x_b + 1))
   judge = stage("judge", lambda x_b: jnp.tanh(x_b))

@@ -43,6 +43,19 @@ def test_what_comes_after_a_release_is_not_kept():
   assert made.held is None
 
 
+def test_what_is_sent_ahead_twice_is_counted_once():
+  ledger = ledgers.Ledger()
+  made = values.Value(values.Board(), ledger, what="x", axis=0, num_items=2)
+  device = jax.devices()[1]
+  made.add(0, 1, jnp.ones(1))
+  made.add(1, 2, jnp.ones(1))
+  for _ in range(2):
+    made.send_ahead(0, 2, 0, jax.sharding.SingleDeviceSharding(device))
+  assert ledger.resident_bytes(device) == 8
+  made.release()
+  assert ledger.resident_bytes(device) == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_of_parts_and_of_the_whole_do_not_disturb_each_other(seed):
   rng = np.random.default_rng(seed)
