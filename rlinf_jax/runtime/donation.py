@@ -89,10 +89,9 @@ def _may_take(task: tasks.Task, graph: graphs.Graph, v: int) -> bool:
     return False
   if sum(v in programs.sources(program, [u]) for u in node.inputs) > 1:
     return False  # it is another argument too, or in one
-  if isinstance(node, programs.LoopNode):
-    return task.kind == "loop"
-  is_on_mesh = task.kind == "compute" and graph.place[task.stage] == "mesh"
-  return is_on_mesh and node.is_barrier
+  if task.kind not in ("compute", "loop") or graph.place[task.stage] != "mesh":
+    return False
+  return isinstance(node, programs.LoopNode) or node.is_barrier
 
 
 def _is_done(

@@ -181,6 +181,19 @@ def test_what_glue_makes_another_argument_of_stays():
     np.testing.assert_array_equal(found, w)
 
 
+def test_a_loop_that_runs_whole_writes_over_its_carry():
+  def looped(w, x_b):
+    sum_t = jnp.broadcast_to(grad(w, x_b), (4, SIZE))
+    return flow.loop(lambda w, x: apply_update(w, x), w, sum_t)
+
+  run, w = planned(looped, *APART), jnp.ones(SIZE)
+  *_, (found, _) = run.iterate(w, INPUTS)
+  for given in INPUTS:
+    w, _ = looped(w, *given)
+  np.testing.assert_array_equal(found, w)
+  assert list(run.prepare(None).executor.donors.values()) == [{0}]
+
+
 def test_with_staleness_nothing_is_written_over():
   def late(w, x_b):
     w, least = apply_update(w, grad(flow.sync(w), x_b))
