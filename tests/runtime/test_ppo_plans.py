@@ -1,5 +1,7 @@
 """PPO under plans with stages on other devices: close to its eager numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,6 @@ from scheduler.plans import Lanes, Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
 from tests import toy_envs
 
-pytestmark = pytest.mark.optimised
 CONFIG = ppo.Config(
   num_envs=16,
   unroll_length=4,
@@ -25,6 +26,7 @@ CONFIG = ppo.Config(
 UPDATES = "select_in_blocks+grad+apply_update"
 
 
+@functools.cache  # whose stages are compiled once
 def algorithm():
   env = toy_envs.counter(episode_length=3)
   obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
