@@ -25,6 +25,11 @@ import jax
 
 ROOT = pathlib.Path(__file__).parents[2]
 CACHE = f"--compilation_cache={ROOT / '.jax_cache'}"
+# Compiles in a third of the time; code runs as fast, with other last bits.
+QUICKLY = {
+  "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+  "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+}
 HAVE_CACHE = ("embodied", "reasoning")
 
 
@@ -66,7 +71,7 @@ def start(module: str, *flags: str, optimised: bool = False) -> Process:
   Args:
     module: its name.
     *flags: what it is given.
-    optimised: whether it compiles as users' do, or in half the time.
+    optimised: whether it compiles as users' do, or quickly.
   """
   folder = pathlib.Path(tempfile.mkdtemp(dir=_zygote().folder.name))
   outputs = folder / "stdout", folder / "stderr"
@@ -103,7 +108,7 @@ def run_anew(module: str, *flags: str) -> None:
   result = subprocess.run(
     [sys.executable, "-m", f"experiments.{module}", CACHE, *flags],
     cwd=ROOT,
-    env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+    env={**os.environ, **QUICKLY},
     capture_output=True,
     text=True,
     timeout=900,
@@ -158,7 +163,9 @@ def _become(request: Mapping[str, Any]) -> None:
   os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
   for number, path in enumerate(request["outputs"], start=1):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-  jax.config.update("jax_disable_most_optimizations", not request["optimised"])
+  if not request["optimised"]:
+    os.environ |= QUICKLY
+    jax.config.update("jax_disable_most_optimizations", True)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
   sys.argv = [request["module"], *request["flags"]]
   runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
