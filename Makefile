@@ -44,7 +44,7 @@ reason: vllm ## post-trains a tiny language model by GRPO; ARGS="--help"
 	@$(RUN) experiments.reasoning \
 	  $(if $(GPU),--rollout_python=$(VLLM_VENV)/bin/python) $(ARGS)
 
-test: lint types ## lint, types and every test; PYTEST_ARGS="-k NAME" chooses
+test: lint types ## lint, types, all tests but the long; PYTEST_ARGS="-k NAME"
 	@$(RUN) pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 test-fast: setup ## the tests that are not slow, in under 3 minutes
