@@ -1,6 +1,7 @@
 """Laws of the PPO macro flow, on toy environments."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +40,19 @@ def make(env, config=CONFIG, **kwargs):
   return ppo.make(episodes, policy, optimizer, config, **kwargs)
 
 
+@functools.cache
+def counting():
+  """Returns what several tests train, so that it is compiled once."""
+  return make(toy_envs.counter(episode_length=5))
+
+
+@functools.cache
+def fused(algorithm, mesh, rows):
+  return flow.fuse(lambda s, n: algorithm.iteration(s, rows, n), mesh=mesh)
+
+
 def iterate(algorithm, state, *, mesh=None, num=1, rows=8, num_steps=ALL):
-  run = flow.fuse(lambda s, n: algorithm.iteration(s, rows, n), mesh=mesh)
+  run = fused(algorithm, mesh, rows)
   for _ in range(num):
     state, metrics = run(state, num_steps)
   return state, metrics
@@ -67,10 +79,10 @@ def test_it_finds_the_action_that_pays():
   assert abs(float(action[0]) - 0.5) < 0.1
 
 
-@pytest.mark.optimised
+@pytest.mark.bits
 @pytest.mark.slow
 def test_quanta_give_the_same_bits_on_1_and_8_devices():
-  config = dataclasses.replace(CONFIG, num_envs=64, quantum=2)
+  config = dataclasses.replace(CONFIG, quantum=2)
   algorithm = make(toy_envs.counter(episode_length=5), config)
   state = algorithm.init(jax.random.key(0))
   one, _ = iterate(algorithm, state, mesh=meshes.items_mesh(1), num=3)
@@ -82,7 +94,7 @@ def test_quanta_give_the_same_bits_on_1_and_8_devices():
 
 @pytest.mark.slow
 def test_without_quanta_1_and_8_devices_are_close_after_an_iteration():
-  algorithm = make(toy_envs.counter(episode_length=5))
+  algorithm = counting()
   state = algorithm.init(jax.random.key(0))
   one, _ = iterate(algorithm, state)
   mesh = meshes.items_mesh(8)
@@ -105,7 +117,7 @@ def test_eager_is_close_to_fused():
 @pytest.mark.slow
 def test_samples_beyond_num_steps_are_not_learnt_from():
   # Rows 4 to 7 of one run are what the other does not have at all.
-  algorithm = make(toy_envs.counter(episode_length=5))
+  algorithm = counting()
   state = algorithm.init(jax.random.key(0))
   num_steps = jnp.int32(4 * CONFIG.num_envs)
   cut, cut_metrics = iterate(algorithm, state, rows=8, num_steps=num_steps)
@@ -127,7 +139,7 @@ def test_nan_steps_are_counted_and_do_not_reach_the_parameters():
 
 @pytest.mark.slow
 def test_seeds_trained_at_once_are_the_seeds_trained_alone():
-  algorithm = make(toy_envs.counter(episode_length=5))
+  algorithm = counting()
   keys = jax.random.split(jax.random.key(0), 2)
   states = jax.vmap(algorithm.init)(keys)
   run = jax.vmap(lambda s, n: algorithm.iteration(s, 8, n), in_axes=(0, None))

@@ -116,7 +116,7 @@ def random_lanes(rng, start, stop, is_resident):
 
 @pytest.mark.parametrize(
   "seed",
-  [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 12))],
+  [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 9))],
 )
 @pytest.mark.parametrize(
   "num_devices",
