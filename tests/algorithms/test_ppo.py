@@ -85,7 +85,8 @@ def test_quanta_give_the_same_bits_on_1_and_8_devices():
   config = dataclasses.replace(CONFIG, quantum=2)
   algorithm = make(toy_envs.counter(episode_length=5), config)
   state = algorithm.init(jax.random.key(0))
-  one, _ = iterate(algorithm, state, mesh=meshes.items_mesh(1), num=3)
+  mesh = meshes.items_mesh(1)
+  one, _ = iterate(algorithm, on_mesh(state, mesh), mesh=mesh, num=3)
   mesh = meshes.items_mesh(8)
   eight, _ = iterate(algorithm, on_mesh(state, mesh), mesh=mesh, num=3)
   for x, y in zip(leaves(one), leaves(eight)):
