@@ -10,8 +10,6 @@ import pytest
 
 from rlinf_jax.models import linear
 
-pytestmark = pytest.mark.optimised
-
 B, N, S = 5, 2, 3  # sequences, rows, seeds
 KEYS = jax.random.split(jax.random.key(0), 4)
 X = jax.random.normal(KEYS[0], (B, N, 3))

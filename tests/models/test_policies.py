@@ -12,8 +12,6 @@ import pytest
 
 from rlinf_jax import models
 
-pytestmark = pytest.mark.optimised
-
 T = 5
 IMAGE = jnp.zeros((8, 8, 2))
 SMALL_CNN = dict(

@@ -14,7 +14,7 @@ from scheduler.plans import Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
 from tests.runtime import flows, test_executor, test_invariance
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.bits
 
 SIZE = 1000
 

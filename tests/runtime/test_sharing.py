@@ -14,7 +14,7 @@ from scheduler.plans import Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
 from tests.runtime import flows
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.bits
 ITEMS, PATIENCE_S = 8, 20.0
 
 

@@ -18,7 +18,7 @@ from scheduler.devices import Devices
 from scheduler.plans import Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.bits
 ITEMS, PATIENCE_S = 8, 20.0
 
 

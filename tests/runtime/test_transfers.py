@@ -10,7 +10,7 @@ from scheduler.devices import Devices
 from scheduler.plans import Run, Spatial, Temporal, TreePlan
 from scheduler.profiles import Entry, Profile, Sample, Table
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.bits
 ITEMS, SIZE = 8, 3
 
 

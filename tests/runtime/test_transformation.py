@@ -13,7 +13,7 @@ from scheduler import documents, plans
 from scheduler.plans import Spatial, Temporal, TreePlan
 from tests.runtime import flows
 
-pytestmark = pytest.mark.optimised
+pytestmark = pytest.mark.bits
 NAMES = ("score", "grad", "apply_update")
 
 
