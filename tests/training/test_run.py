@@ -1,5 +1,6 @@
 """The training loop: steps, checkpoints, evaluations and reasons to stop."""
 
+import functools
 import pathlib
 
 import jax
@@ -19,8 +20,9 @@ CONFIG = ppo.Config(
 ROWS = CONFIG.num_envs * CONFIG.unroll_length  # steps per iteration: 32
 
 
-def run(directory, *, num_steps, loss_fn=None, mesh=None, **options):
-  num_seeds = options.get("num_seeds", 1)
+@functools.cache  # so that most runs find compiled what they need
+def make(loss_fn, num_seeds):
+  """Returns an algorithm and how it is judged."""
   env = toy_envs.target()
   obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
   policy = models.mlp_policy(
@@ -39,6 +41,11 @@ def run(directory, *, num_steps, loss_fn=None, mesh=None, **options):
   judge = training.make_evaluation(
     algorithm, env, (), num_episodes=4, num_seeds=num_seeds
   )
+  return algorithm, judge
+
+
+def run(directory, *, num_steps, loss_fn=None, mesh=None, **options):
+  algorithm, judge = make(loss_fn, options.get("num_seeds", 1))
   return training.train(
     algorithm,
     judge,
@@ -48,7 +55,7 @@ def run(directory, *, num_steps, loss_fn=None, mesh=None, **options):
       trackers=(),
       **options,
     ),
-    metadata={"env": env.name},
+    metadata={"env": "target"},
     must_match=["env"],
     mesh=mesh,
     has_success=True,
