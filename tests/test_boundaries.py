@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests import boundaries as laws
 
 
-def all_sources() -> Iterator[laws.Source]:
-  for root in laws.OURS:
-    for path in sorted((laws.ROOT / root).rglob("*.py")):
-      yield laws.Source(
-        path=path.relative_to(laws.ROOT).as_posix(),
-        text=path.read_text(encoding="utf-8"),
-      )
+@functools.cache  # for they are parsed once then
+def all_sources() -> list[laws.Source]:
+  return [
+    laws.Source(
+      path=path.relative_to(laws.ROOT).as_posix(),
+      text=path.read_text(encoding="utf-8"),
+    )
+    for root in laws.OURS
+    for path in sorted((laws.ROOT / root).rglob("*.py"))
+  ]
 
 
 @pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)

@@ -63,7 +63,10 @@ def test_fused_equals_eager():
   assert_close(flow.fuse(iteration)(weights(), X), iteration(weights(), X))
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+  "num_devices",
+  [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))],
+)
 def test_quanta_make_any_number_of_devices_bitwise_equal(num_devices):
   mesh = meshes.items_mesh(num_devices)
   w = jax.device_put(weights(), meshes.replicate(weights(), mesh))

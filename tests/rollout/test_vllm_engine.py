@@ -209,6 +209,7 @@ def test_interrupted_samples_go_on_by_newer_weights_and_say_so(make, tmp_path):
   np.testing.assert_array_equal(got.token[0, 0], expected)
 
 
+@pytest.mark.slow
 def test_several_newer_versions_interrupt_one_call(make, tmp_path):
   engine = make(
     rollout.Sampling(max_new_tokens=200), step_s=0.01, interrupt=True
@@ -469,6 +470,7 @@ def test_closing_leaves_no_process_and_ends_who_waits(make, tmp_path):
   assert of_this_test(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_dead_process_takes_what_it_started_with_it(make, tmp_path):
   make(has_worker=True)
   found = of_this_test(tmp_path)

@@ -50,7 +50,7 @@ def test_fused_is_bitwise_eager(expected):
   assert_same(state, expected)
 
 
-@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_collocated_is_bitwise_eager(count, expected):
   all_of_them = f"0-{count - 1}"
   tree = Temporal(
@@ -130,7 +130,9 @@ def test_a_random_plan_is_bitwise_eager(seed, num_devices, expected):
   assert_same(state, expected)
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize(
+  "staleness", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_staleness_reads_the_weights_of_so_many_updates_ago(staleness):
   tree = Spatial(
     children=(

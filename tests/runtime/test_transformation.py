@@ -105,6 +105,7 @@ def test_it_explains_itself_and_reports_what_it_took(tmp_path, monkeypatch):
   assert plans.read(plan) == run.plan
 
 
+@pytest.mark.slow
 def test_auto_says_what_else_it_considered():
   run = planned("auto")
   run.prepare(flows.first_state(), jax.random.key(0))

@@ -165,7 +165,9 @@ def workflow_stages(iteration, state):
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("lanes", [(ITEMS,), (4, 4)])
+@pytest.mark.parametrize(
+  "lanes", [pytest.param((ITEMS,), marks=pytest.mark.slow), (4, 4)]
+)
 @pytest.mark.parametrize("name", BODIES)
 def test_stages_in_different_turns_give_the_eager_numbers(name, lanes):
   iteration, state = flow_of(name)
@@ -229,7 +231,10 @@ class Fault(Exception):
   pass
 
 
-@pytest.mark.parametrize("call", range(2 * TURNS))
+@pytest.mark.parametrize(
+  "call",
+  [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 2 * TURNS))],
+)
 def test_a_stage_that_fails_in_some_turn_of_some_lane_is_named(call):
   calls, is_bad = itertools.count(), True
 
@@ -295,6 +300,7 @@ except runtime.DeadlineError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_though_a_stage_of_it_hangs():
   ended = subprocess.run(
     [sys.executable, "-c", HANGS],

@@ -347,6 +347,7 @@ def pipeline_documents(rng: random.Random) -> tuple[Any, ...]:
   return tuple(zip(map(type, written), texts))
 
 
+@pytest.mark.slow
 @hypothesis.given(strategies.drawn(pipeline_documents))
 def test_mutated_json_is_planned_or_refused(texts: tuple[Any, ...]):
   try:

@@ -98,7 +98,13 @@ def test_updates_are_applied_and_weights_come_back():
   assert kinds.count("apply") == 2
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize(
+  "seed",
+  [
+    *range(8),
+    *(pytest.param(i, marks=pytest.mark.slow) for i in range(8, 24)),
+  ],
+)
 def test_no_plan_of_a_tiny_case_is_better(seed):
   case = cases.tiny(seed)
   best = exact.brute_force(*case)

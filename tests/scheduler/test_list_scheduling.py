@@ -141,6 +141,7 @@ def test_annealing_finds_possible_orders_that_are_not_worse(made, seed):
   assert order in set(all_orders(made))
 
 
+@pytest.mark.slow
 @hypothesis.given(small_shops())
 @hypothesis.settings(max_examples=40, deadline=None)
 def test_the_best_order_backwards_takes_as_long(made: Shop):

@@ -155,7 +155,10 @@ def test_short_and_long_items_get_replicas_of_different_sizes():
 
 @pytest.mark.parametrize(
   "name",
-  ["v4-g4-m8-chain-tight-equal", "v5-g3-m8-branches-loose-unequal"],
+  [
+    "v4-g4-m8-chain-tight-equal",
+    pytest.param("v5-g3-m8-branches-loose-unequal", marks=pytest.mark.slow),
+  ],
 )
 def test_interleaved_stages_beat_trees_and_reach_the_optimum(name):
   # Optima proven by `exact`, in milliseconds; no tree that any other planner

@@ -42,7 +42,9 @@ def assert_same_bits(found, expected):
 
 @pytest.mark.parametrize("name", variants.VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("through", [None, np.float32])
+@pytest.mark.parametrize(
+  "through", [None, pytest.param(np.float32, marks=pytest.mark.slow)]
+)
 def test_a_round_trip_is_bitwise(name, dtype, through, tmp_path):
   tensors = variants.write(tmp_path / "a", variants.VARIANTS[name], dtype)
   config, params = huggingface.load(tmp_path / "a", dtype=through)

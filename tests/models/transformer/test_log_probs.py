@@ -51,7 +51,13 @@ def test_values_are_those_of_all_tokens_at_once(chunk_size):
     np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_asked", [0, 1, 7, 20])
+@pytest.mark.parametrize(
+  "num_asked",
+  [
+    *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 20)),
+    7,
+  ],
+)
 def test_only_tokens_that_are_asked_about_are_computed(num_asked):
   kernel, hidden, target = draw()
   asked = np.random.default_rng(1).permutation(20).reshape(2, 10) < num_asked

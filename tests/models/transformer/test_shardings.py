@@ -137,6 +137,7 @@ def fsdp_program():
   return step.lower(variants.params(FOUND), batch()).compile().as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_fsdp_gathers_parameters_and_never_activations(fsdp_program):
   shapes = re.findall(r"= \w+\[([\d,]*)\]\S* all-gather\(", fsdp_program)
