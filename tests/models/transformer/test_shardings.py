@@ -146,6 +146,7 @@ def test_fsdp_gathers_parameters_and_never_activations(fsdp_program):
   assert set(shapes) == kernels
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_the_head_gradient_is_summed_over_devices_outside_loops(fsdp_program):
   bodies = set(re.findall(r"body=%([\w.\-]+)", fsdp_program))
