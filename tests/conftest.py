@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -101,6 +102,20 @@ NEEDS = {
   ),
   "ray": (importlib.util.find_spec("ray") is not None, "ray"),
 }
+
+
+# A module of slow tests alone.
+ALL_SLOW = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(
+  collection_path: pathlib.Path, config: pytest.Config
+) -> bool | None:
+  """Imports no module of which nothing runs: what it tests takes seconds."""
+  if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+    return None
+  text = collection_path.read_text(encoding="utf-8")
+  return True if ALL_SLOW.search(text) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
