@@ -241,6 +241,7 @@ def test_weights_that_do_not_arrive_are_found_under_a_staleness(
   assert [bool(row["drift"] > 1e-4) for row in rows] == expected
 
 
+@pytest.mark.slow
 def test_a_stage_is_given_the_parameters_that_it_reads():
   algorithm = make(
     dataclasses.replace(CONFIG, kl_weight=0.1, drift_every=1), critic=CRITIC

@@ -124,6 +124,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path):
   assert "3 of 3 pieces" in run(*flags, "--fresh").stdout
 
 
+@pytest.mark.slow
 def test_realism_is_a_second_table(tmp_path):
   run(
     *ONE,

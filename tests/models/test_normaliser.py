@@ -112,6 +112,7 @@ def test_images_stay_as_they_are_and_cost_nothing():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_a_billion_steps_later_the_count_and_the_mean_still_move():
   # A million batches of 16: far from 0, in small steps, as float32 hates it.

@@ -66,6 +66,7 @@ def test_speed_has_a_panel_of_its_own_below(tmp_path):
   assert _count(picture[560:], _BLUE) == 0
 
 
+@pytest.mark.slow
 def test_seeds_have_a_band_around_their_mean(tmp_path):
   # A band of opacity 0.15 over white; a line's smooth edges have some of it.
   band = 1 - 0.15 * (1 - _BLUE)

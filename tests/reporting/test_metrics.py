@@ -74,6 +74,7 @@ for step in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_loses_no_row(tmp_path):
   path = tmp_path / "metrics.jsonl"
   child = subprocess.Popen(

@@ -150,6 +150,7 @@ def test_a_stage_that_hangs_when_it_is_measured_is_given_up(num_calls):
   released.set()
 
 
+@pytest.mark.slow
 def test_what_a_plan_uses_beyond_the_first_points_is_measured_too():
   machine = machines.of_process(1, num_host_slots=4)
   graph, compiled = described(lambda x: sleep(x), jnp.arange(8))

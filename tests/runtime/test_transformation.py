@@ -75,6 +75,7 @@ def test_replanning_between_iterations_keeps_the_numbers():
   jax.tree.map(np.testing.assert_array_equal, state, flows.eager(5))
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_run_leaves_the_old_one():
   run = planned(split_tree())
   state, _ = run(flows.first_state(), jax.random.key(0))

@@ -797,6 +797,7 @@ def test_a_tree_that_is_lowered_is_accepted(case: Case):
   case.check()
 
 
+@pytest.mark.slow
 @hypothesis.given(cases, st.randoms(use_true_random=False))
 def test_activities_and_resources_have_no_order_of_their_own(
   case: Case, rng: random.Random
@@ -834,6 +835,7 @@ def test_activities_and_resources_have_no_order_of_their_own(
   dataclasses.replace(case, plan=renamed).check()
 
 
+@pytest.mark.slow
 @hypothesis.given(cases, st.randoms(use_true_random=False))
 def test_no_duration_can_be_shortened(case: Case, rng: random.Random):
   activities = list(case.plan.activities)

@@ -232,6 +232,7 @@ def test_shortening_a_duration_never_raises_the_period(
   assert cycles.period_ns(shorter) <= cycles.period_ns(plan)
 
 
+@pytest.mark.slow
 @hypothesis.given(strategies.flat_plans, st.randoms(use_true_random=False))
 def test_relabelling_leaves_period_and_cyclicity_unchanged(
   plan: FlatPlan, rng: random.Random
@@ -265,6 +266,7 @@ def test_relabelling_leaves_period_and_cyclicity_unchanged(
   assert cycles.cyclicity(renamed) == cycles.cyclicity(plan)
 
 
+@pytest.mark.slow
 @hypothesis.given(strategies.flat_plans)
 def test_it_does_not_matter_where_an_order_is_cut(plan: FlatPlan):
   # What a period begins with, the period before may end with as well: then

@@ -218,6 +218,7 @@ def test_out_of_time_it_returns_a_plan_and_a_bound():
   exact.replay(solution.certificate, *case)
 
 
+@pytest.mark.slow
 def test_a_budget_of_decisions_reproduces():
   case = instance("v6-g3-m16-branches-loose-equal")
   one, other = (

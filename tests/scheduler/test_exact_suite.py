@@ -35,6 +35,7 @@ def test_a_draw_is_frozen(draw):
   assert digest(draw) == DIGESTS[draw]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", typing.get_args(suite.Draw))
 def test_every_choice_is_drawn_once_and_belongs_to_the_class(draw):
   instances = suite.draw(draw)

@@ -144,6 +144,7 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path):
   assert checkpoints.steps(tmp_path / training.CHECKPOINTS) == [ROWS]
 
 
+@pytest.mark.slow
 def test_what_cannot_fit_is_refused_before_it_starts(tmp_path, monkeypatch):
   monkeypatch.setattr(memory, "find_available_host_bytes", lambda: 1000)
   with pytest.raises(memory.InsufficientMemoryError, match="Lower --num_envs"):

@@ -60,6 +60,7 @@ def test_packed_texts_and_gradients_are_those_of_texts_by_themselves(
     np.testing.assert_allclose(fn(packed)(TABLE), fn(apart)(TABLE), atol=1e-5)
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.integers(1, ROW_SIZE), min_size=9, max_size=9))
 @settings(deadline=None, max_examples=30)
 def test_texts_lie_where_the_host_would_put_them(lengths):
