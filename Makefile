@@ -47,7 +47,7 @@ reason: vllm ## post-trains a tiny language model by GRPO; ARGS="--help"
 test: lint types ## lint, types, all tests but the long; PYTEST_ARGS="-k NAME"
 	@$(RUN) pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-test-fast: setup ## the tests that are not slow, in under 3 minutes
+test-fast: setup ## the tests that are not slow, in 3.5 minutes on 2 cores
 	@$(RUN) pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 test-long: setup ## what takes minutes to compile and is in no other target
