@@ -137,7 +137,9 @@ def prepare(
   choice = _choose(options, graph, profile, machine)
   first: executor.StageError | None = None
   while True:
-    prepared = _under(choice, fn, options, graph, profile, machine, compiled)
+    prepared = under_plan(
+      fn, options, graph, profile, machine, compiled, choice
+    )
     try:
       _warm_up(prepared, args)
       return prepared
@@ -159,8 +161,9 @@ def under_plan(
   profile: profiles.Profile,
   machine: machines.Machine,
   compiled: executables.Executables,
+  choice: choices.Choice | None = None,
 ) -> Prepared:
-  """Returns a measured flow under the plan that the options ask for.
+  """Returns a measured flow under a plan.
 
   Args:
     fn: the macro flow.
@@ -169,20 +172,9 @@ def under_plan(
     profile: of its stages.
     machine: on what.
     compiled: stages that are compiled already.
+    choice: the plan; None: the one that the options ask for.
   """
-  choice = _choose(options, graph, profile, machine)
-  return _under(choice, fn, options, graph, profile, machine, compiled)
-
-
-def _under(
-  choice: choices.Choice,
-  fn: Callable[..., Any],
-  options: Options,
-  graph: graphs.Graph,
-  profile: profiles.Profile,
-  machine: machines.Machine,
-  compiled: executables.Executables,
-) -> Prepared:
+  choice = choice or _choose(options, graph, profile, machine)
   program = runner = None
   if choice.devices:
     program = one_program.OneProgram(

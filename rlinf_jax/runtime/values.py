@@ -149,7 +149,7 @@ class Value:
     return found
 
   def give_up(self, array: Any) -> bool:
-    """Forgets the value, of whose last reader's copy nobody else may hold.
+    """Forgets the value, for its last reader has it.
 
     Args:
       array: what `whole` has given to the last reader.

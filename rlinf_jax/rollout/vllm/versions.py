@@ -73,7 +73,7 @@ class Versions:
       self._published.append(published)
     begin_s = time.monotonic()
     try:
-      transport.send(tensors_fn(), shared)
+      transport.send(dict(tensors_fn()), shared)
     except BaseException:
       with self._changed:
         self._published.remove(published)
